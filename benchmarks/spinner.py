@@ -1,0 +1,105 @@
+"""Does a busy Python thread in every worker slow communication down?
+
+The same pure-Python loop runs either as a thread of each worker, where it holds the GIL, or as a process
+beside it, where it only takes the CPU. The two take turns; each wait has 512 MiB in flight, so that the native
+core is what is measured. The bytes are those that the native core counted.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import statistics
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import torch
+from byteps.adapters.current import current
+
+import byteps.torch as bps
+from benchmarks.common import Row, main, run_job, save_result
+
+TENSORS = 8
+TENSOR_BYTES = 64 << 20
+ROUNDS = 9
+SHARE = 0.9
+
+
+def measure() -> Sequence[Row]:
+    """Run the job and compare the two medians."""
+    result = run_job("benchmarks.spinner")
+    thread, process = (statistics.median(result[kind]) / 1e6 for kind in ("thread", "process"))
+    return (
+        Row("throughput beside a spinning process", process, unit="MB/s per worker"),
+        Row("throughput beside a spinning thread", thread, unit="MB/s per worker"),
+        Row("thread / process", thread / process, SHARE, least=True),
+    )
+
+
+def worker(folder: Path) -> None:
+    """One of the two workers."""
+    bps.init()
+    tensors = [torch.ones(TENSOR_BYTES // 4) for _ in range(TENSORS)]
+    throughput(tensors)
+    result: dict[str, list[float]] = {"thread": [], "process": []}
+    for _ in range(ROUNDS):
+        for kind, spinning in (("thread", spinning_thread), ("process", spinning_process)):
+            with spinning():
+                bps.barrier()
+                result[kind].append(throughput(tensors))
+    if bps.rank() == 0:
+        save_result(folder, result)
+    bps.shutdown()
+
+
+def throughput(tensors: Sequence[torch.Tensor]) -> float:
+    """Push and pull all tensors at once; bytes sent and received by this worker, per second."""
+    before = current().traffic()
+    began = time.perf_counter()
+    handles = [bps.push_pull_async_inplace(t, name=f"tensor {i}") for i, t in enumerate(tensors)]
+    for handle in handles:
+        bps.synchronize(handle)
+    took_s = time.perf_counter() - began
+    moved = sum(current().traffic()) - sum(before)
+    if moved < 2 * TENSORS * TENSOR_BYTES:
+        raise RuntimeError(f"the native core counted {moved} bytes, fewer than were given to it")
+    return moved / took_s
+
+
+def spin(stopped: Callable[[], object]) -> None:
+    """Compute in pure Python."""
+    while not stopped():
+        for number in range(10_000):
+            number * number
+
+
+@contextlib.contextmanager
+def spinning_thread() -> Iterator[None]:
+    """A busy Python thread in this process."""
+    stop = threading.Event()
+    thread = threading.Thread(target=spin, args=[stop.is_set])
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
+
+
+@contextlib.contextmanager
+def spinning_process() -> Iterator[None]:
+    """The same loop in a process of its own, which never stops by itself."""
+    program = f"from __future__ import annotations\n{inspect.getsource(spin)}\nspin(bool)"
+    with subprocess.Popen([sys.executable, "-c", program]) as process:
+        try:
+            yield
+        finally:
+            process.kill()
+
+
+if __name__ == "__main__":
+    main("A busy Python thread in each of 2 workers, 2 servers", measure, worker)

@@ -1,0 +1,46 @@
+#include "egress.h"
+
+#include <algorithm>
+
+#include "wire.h"
+
+namespace byteps {
+namespace {
+
+constexpr double kChunkSeconds = 1.5e-3;
+constexpr double kBudgetSeconds = 2e-3;
+constexpr double kWindowSeconds = 5e-3;  // long enough that one late wake-up does not look like a slow link
+constexpr double kNewWeight = 0.3;       // of a new measurement in the moving average
+constexpr size_t kMaxBudgetBytes = 4 * 1024 * 1024;
+constexpr size_t kMinLowWaterBytes = 16 * 1024;
+constexpr size_t kMaxLowWaterBytes = 256 * 1024;
+
+}  // namespace
+
+size_t Egress::low_water_bytes(size_t links) const {
+  return std::clamp(budget_bytes_ / (2 * std::max<size_t>(links, 1)), kMinLowWaterBytes, kMaxLowWaterBytes);
+}
+
+void Egress::observe(bool backlogged, uint64_t drained_bytes, Clock::time_point now) {
+  if (!backlogged || !measuring_) {
+    measuring_ = backlogged;
+    window_bytes_ = drained_bytes;
+    window_start_ = now;
+    return;
+  }
+  const double seconds = std::chrono::duration<double>(now - window_start_).count();
+  if (seconds < kWindowSeconds) return;
+  const double rate = static_cast<double>(drained_bytes - window_bytes_) / seconds;
+  rate_ = rate_ == 0 ? rate : rate_ + kNewWeight * (rate - rate_);
+  window_bytes_ = drained_bytes;
+  window_start_ = now;
+  adapt();
+}
+
+void Egress::adapt() {
+  const auto cells = static_cast<size_t>(rate_ * kChunkSeconds / static_cast<double>(kCellBytes));
+  chunk_bytes_ = std::clamp<size_t>(cells, 1, kMaxChunkCells) * kCellBytes;
+  budget_bytes_ = std::clamp(static_cast<size_t>(rate_ * kBudgetSeconds), 2 * chunk_bytes_, kMaxBudgetBytes);
+}
+
+}  // namespace byteps

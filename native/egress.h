@@ -1,0 +1,40 @@
+// How far ahead of the network a sender may run. Bytes that wait in the kernel cannot be overtaken by urgent ones,
+// so their number is budgeted over all links of a sender together: with one limit per socket, eight slow sockets
+// would hold eight times as much in front of an urgent tensor.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+
+namespace byteps {
+
+using Clock = std::chrono::steady_clock;
+
+class Egress {
+ public:
+  // Bytes per frame: 1.5 ms of the measured rate, in whole cells.
+  size_t chunk_bytes() const { return chunk_bytes_; }
+  // Unsent bytes over all links: 2 ms of the measured rate, and room for two chunks.
+  size_t budget_bytes() const { return budget_bytes_; }
+  // A link with fewer unsent bytes than this may always be given more, so that none idles.
+  size_t low_water_bytes(size_t links) const;
+
+  // Called whenever the budget is found exhausted, or no longer exhausted. `drained_bytes` is what has left this
+  // host since the start. The rate is measured only while the sender is backlogged without a break.
+  void observe(bool backlogged, uint64_t drained_bytes, Clock::time_point now);
+
+  double bytes_per_second() const { return rate_; }
+
+ private:
+  void adapt();
+
+  size_t chunk_bytes_ = 256 * 1024;
+  size_t budget_bytes_ = 1024 * 1024;
+  double rate_ = 0;
+  bool measuring_ = false;
+  uint64_t window_bytes_ = 0;
+  Clock::time_point window_start_{};
+};
+
+}  // namespace byteps

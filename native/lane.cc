@@ -1,0 +1,247 @@
+#include "lane.h"
+
+#include <pthread.h>
+
+#include <algorithm>
+
+namespace byteps {
+namespace {
+
+constexpr size_t kReadBytes = 1024 * 1024;   // per peer and wake-up, so that sending gets its turn
+constexpr size_t kFlushBytes = 512 * 1024;   // queued for one peer before a system call is due
+
+Clock::duration duration(double seconds) {
+  return std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
+}
+
+}  // namespace
+
+// The coordinator sends nothing on a beacon, so whatever arrives breaks the protocol.
+class Lane::Beacon final : public Lane::Peer {
+ public:
+  using Peer::Peer;
+  bool on_header(const Header&) override { return false; }
+  std::span<std::byte> destination(const Header&, size_t) override { return {}; }
+  void on_filled(const Header&, size_t, size_t) override {}
+  void on_frame(const Header&) override {}
+};
+
+Lane::Peer::Peer(Lane& lane, uint32_t number, std::unique_ptr<Link> link)
+    : lane_(lane), number_(number), link_(std::move(link)), last_heard_(Clock::now()), last_sent_(last_heard_) {}
+
+void Lane::start() {
+  next_beat_ = Clock::now() + duration(options_.heartbeat_s);
+  thread_ = std::thread([this] { run(); });
+  pthread_setname_np(thread_.native_handle(), "byteps-io");
+}
+
+void Lane::stop(double drain_s) {
+  if (!thread_.joinable()) return;
+  const auto by = Clock::now() + duration(drain_s);
+  post([this, by] { stop_by_ = by; });
+  thread_.join();
+}
+
+void Lane::abandon() {
+  if (thread_.joinable()) thread_.detach();
+  for (auto& peer : peers_) {
+    if (!peer) continue;
+    peer->link_.reset();
+    // Never destroyed: what its outbox refers to belongs to the parent's computation.
+    [[maybe_unused]] Peer* leaked = peer.release();
+  }
+  if (beacon_) beacon_->link_.reset();
+}
+
+void Lane::run() {
+  while (true) {
+    after_events();
+    pump();
+    const auto now = Clock::now();
+    if (stop_by_ && (drained() || now >= *stop_by_)) break;
+    if (now >= next_beat_) beat(now);
+    loop_.run_once(timeout_ms(Clock::now()));
+  }
+  close_all();
+}
+
+int Lane::timeout_ms(Clock::time_point now) const {
+  const auto due = stop_by_ ? std::min(*stop_by_, next_beat_) : next_beat_;
+  const auto left = std::chrono::ceil<std::chrono::milliseconds>(due - now).count();
+  return static_cast<int>(std::max<int64_t>(left, 0));
+}
+
+bool Lane::drained() const {
+  return !scheduler_.has_unsent() && std::all_of(peers_.begin(), peers_.end(), [](const auto& peer) {
+    return !peer || !peer->open_ || peer->outbox_.empty();
+  });
+}
+
+void Lane::add_peer(std::unique_ptr<Peer> peer) {
+  if (peers_.size() <= peer->number_) peers_.resize(peer->number_ + 1);
+  Peer& added = *peer;
+  peers_[peer->number_] = std::move(peer);
+  loop_.watch(*added.link_, added);
+}
+
+void Lane::add_beacon(std::unique_ptr<Link> link) {
+  // std::function must be copyable, so the link travels in a shared holder.
+  auto holder = std::make_shared<std::unique_ptr<Link>>(std::move(link));
+  post([this, holder] {
+    beacon_ = std::make_unique<Beacon>(*this, 0, std::move(*holder));
+    loop_.watch(*beacon_->link_, *beacon_);
+  });
+}
+
+void Lane::close_peer(Peer& peer) {
+  if (!peer.open_) return;
+  peer.open_ = false;
+  peer.blocked_ = false;
+  loop_.unwatch(*peer.link_);
+  pending_bytes_ -= peer.pending_bytes();
+  peer.unsent_bytes_ = 0;
+  peer.outbox_.clear();
+  peer.link_.reset();
+  if (&peer != beacon_.get()) scheduler_.drop_link(peer.number_);
+}
+
+void Lane::close_all() {
+  for (auto& peer : peers_) {
+    if (peer) close_peer(*peer);
+  }
+  if (beacon_) close_peer(*beacon_);
+}
+
+void Lane::lose(Peer& peer) {
+  if (!peer.open_) return;
+  close_peer(peer);
+  if (&peer != beacon_.get()) on_lost(peer);
+}
+
+void Lane::send(Peer& peer, const Header& header, std::span<const iovec> payload, std::shared_ptr<void> owner) {
+  if (!peer.open_) return;
+  const size_t before = peer.outbox_.queued_bytes();
+  peer.outbox_.push(header, payload, std::move(owner));
+  pending_bytes_ += peer.outbox_.queued_bytes() - before;
+  counters_.frames_sent.fetch_add(1, std::memory_order_relaxed);
+}
+
+// Sends until the scheduler has nothing to give, the links take no more, or the budget is used up.
+void Lane::pump() {
+  while (grant_some()) {
+    refresh_unsent();
+    if (pending_bytes_ >= egress_.budget_bytes() && block_full_links()) break;
+  }
+  const bool backlogged = any_blocked();
+  const size_t unsent = backlogged ? refresh_unsent() : 0;
+  egress_.observe(backlogged, written_bytes_ - unsent, Clock::now());
+}
+
+bool Lane::block_full_links() {
+  bool any = false;
+  for (auto& peer : peers_) {
+    if (!peer || !peer->open_ || peer->unsent_bytes_ < egress_.low_water_bytes(peers_.size())) continue;
+    block(*peer);
+    any = true;
+  }
+  return any;
+}
+
+bool Lane::any_blocked() const {
+  return std::any_of(peers_.begin(), peers_.end(), [](const auto& peer) { return peer && peer->blocked_; });
+}
+
+bool Lane::grant_some() {
+  over_budget_ = false;
+  const auto can_send = [this](uint32_t link) { return accepts(link); };
+  while (const auto grant = scheduler_.next(egress_.chunk_bytes(), can_send)) {
+    write_grant(*grant);
+    Peer* to = peer(grant->link);
+    if (to != nullptr && to->outbox_.queued_bytes() >= kFlushBytes) flush(*to);
+  }
+  flush_all();
+  return over_budget_ && scheduler_.has_unsent();
+}
+
+bool Lane::accepts(uint32_t link) {
+  const Peer* to = peer(link);
+  if (to == nullptr || !to->open_ || to->blocked_) return false;
+  if (pending_bytes_ < egress_.budget_bytes()) return true;
+  if (to->pending_bytes() < egress_.low_water_bytes(peers_.size())) return true;
+  over_budget_ = true;
+  return false;
+}
+
+void Lane::flush_all() {
+  for (auto& peer : peers_) {
+    if (peer && peer->open_ && !peer->blocked_ && !peer->outbox_.empty()) flush(*peer);
+  }
+  if (beacon_ && beacon_->open_ && !beacon_->blocked_ && !beacon_->outbox_.empty()) flush(*beacon_);
+}
+
+void Lane::flush(Peer& peer) {
+  const size_t before = peer.outbox_.queued_bytes();
+  if (!peer.outbox_.flush(*peer.link_)) {
+    lose(peer);
+    return;
+  }
+  const size_t written = before - peer.outbox_.queued_bytes();
+  peer.unsent_bytes_ += written;  // until the kernel is asked, assume that nothing has left
+  written_bytes_ += written;
+  counters_.bytes_sent.fetch_add(written, std::memory_order_relaxed);
+  if (written > 0) peer.last_sent_ = Clock::now();
+  if (!peer.outbox_.empty()) block(peer);
+}
+
+void Lane::block(Peer& peer) {
+  if (peer.blocked_) return;
+  const size_t low_water = egress_.low_water_bytes(peers_.size());
+  if (peer.low_water_bytes_ != low_water) {
+    peer.link_->set_low_water(low_water);
+    peer.low_water_bytes_ = low_water;
+  }
+  peer.blocked_ = true;
+  loop_.watch_writes(*peer.link_, peer, true);
+}
+
+void Lane::unblock(Peer& peer) {
+  if (!peer.open_ || !peer.blocked_) return;
+  peer.blocked_ = false;
+  loop_.watch_writes(*peer.link_, peer, false);
+}
+
+size_t Lane::refresh_unsent() {
+  size_t total = 0;
+  for (auto& peer : peers_) {
+    if (!peer || !peer->open_ || peer->unsent_bytes_ == 0) continue;
+    const size_t unsent = std::min(peer->link_->unsent(), peer->unsent_bytes_);
+    pending_bytes_ -= peer->unsent_bytes_ - unsent;
+    peer->unsent_bytes_ = unsent;
+    total += unsent;
+  }
+  return total;
+}
+
+void Lane::read_from(Peer& peer) {
+  if (!peer.open_) return;
+  const uint64_t before = peer.reader_.bytes_read();
+  const auto status = peer.reader_.read(*peer.link_, peer, kReadBytes);
+  counters_.bytes_received.fetch_add(peer.reader_.bytes_read() - before, std::memory_order_relaxed);
+  peer.last_heard_ = Clock::now();
+  if (status == FrameReader::Status::closed || status == FrameReader::Status::malformed) lose(peer);
+}
+
+void Lane::beat(Clock::time_point now) {
+  const auto interval = duration(options_.heartbeat_s);
+  Header heartbeat;
+  heartbeat.type = FrameType::heartbeat;
+  heartbeat.epoch = options_.epoch;
+  for (auto& peer : peers_) {
+    if (peer && peer->open_ && now - peer->last_sent_ >= interval / 2) send(*peer, heartbeat);
+  }
+  if (beacon_ && beacon_->open_ && beacon_->outbox_.empty()) send(*beacon_, heartbeat);
+  next_beat_ = now + interval;
+  flush_all();
+}
+
+}  // namespace byteps

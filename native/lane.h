@@ -1,0 +1,132 @@
+// A lane: one I/O thread with the peers it owns. Connection k of every worker-server pair belongs to lane k at both
+// ends, and every partition to one lane, so lanes share nothing and take no locks on the data path.
+//
+// What workers and servers have in common is here: event loop, heartbeats, and the pump that asks the scheduler
+// what leaves next and stays within the egress budget.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <thread>
+#include <vector>
+
+#include "egress.h"
+#include "frames.h"
+#include "link.h"
+#include "loop.h"
+#include "schedule.h"
+
+namespace byteps {
+
+// Totals since the start, readable from any thread.
+struct LaneCounters {
+  std::atomic<uint64_t> bytes_sent{0};
+  std::atomic<uint64_t> bytes_received{0};
+  std::atomic<uint64_t> frames_sent{0};
+  std::atomic<uint64_t> frames_received{0};
+};
+
+class Lane {
+ public:
+  struct Options {
+    Policy policy = Policy::priority;
+    uint64_t credit_bytes = UINT64_MAX;
+    double heartbeat_s = 1.0;
+    uint32_t epoch = 0;
+  };
+
+  explicit Lane(const Options& options) : options_(options), scheduler_(options.policy, options.credit_bytes) {}
+  virtual ~Lane() = default;
+  Lane(const Lane&) = delete;
+  Lane& operator=(const Lane&) = delete;
+
+  // Any thread.
+  void post(std::function<void()> task) { loop_.post(std::move(task)); }
+  void start();
+  void stop(double drain_s);  // sends what is pending (at most that long), then ends the thread
+  void abandon();             // in a forked child: the thread does not exist here
+  // Heartbeats only: to the coordinator, which must hear from a process whose Python is busy.
+  void add_beacon(std::unique_ptr<Link> link);
+  const LaneCounters& counters() const { return counters_; }
+
+ protected:
+  // A link with its reader and outbox. Kept until the lane ends, so that late events find it.
+  class Peer : public Loop::Watcher, public FrameSink {
+   public:
+    Peer(Lane& lane, uint32_t number, std::unique_ptr<Link> link);
+
+    void on_readable() override { lane_.read_from(*this); }
+    void on_writable() override { lane_.unblock(*this); }
+    bool is_open() const { return open_; }
+    uint32_t number() const { return number_; }
+    Clock::time_point last_heard() const { return last_heard_; }
+
+   protected:
+    friend class Lane;
+    size_t pending_bytes() const { return outbox_.queued_bytes() + unsent_bytes_; }
+
+    Lane& lane_;
+    const uint32_t number_;
+    std::unique_ptr<Link> link_;
+    FrameReader reader_;
+    Outbox outbox_;
+    size_t unsent_bytes_ = 0;  // in the kernel, as last seen
+    size_t low_water_bytes_ = 0;
+    bool open_ = true;
+    bool blocked_ = false;  // the link takes nothing now; its write event is awaited
+    Clock::time_point last_heard_;
+    Clock::time_point last_sent_;
+  };
+
+  // The lane's thread only.
+  void add_peer(std::unique_ptr<Peer> peer);  // its number is the scheduler's link number
+  void send(Peer& peer, const Header& header, std::span<const iovec> payload = {},
+            std::shared_ptr<void> owner = nullptr);
+  void close_peer(Peer& peer);
+  Peer* peer(uint32_t number) const { return number < peers_.size() ? peers_[number].get() : nullptr; }
+  void close_all();
+
+  virtual void write_grant(const Grant& grant) = 0;  // sends the chunk that the scheduler chose
+  virtual void on_lost(Peer& peer) = 0;              // the peer hung up, or broke the protocol
+  virtual void after_events() {}                     // once per wake-up, before sending
+
+  const Options options_;
+  Scheduler scheduler_;
+  LaneCounters counters_;
+
+ private:
+  class Beacon;
+
+  void run();
+  void pump();
+  bool grant_some();  // true if the budget stopped it
+  bool accepts(uint32_t link);
+  bool block_full_links();
+  bool any_blocked() const;
+  void flush(Peer& peer);
+  void flush_all();
+  void block(Peer& peer);
+  void unblock(Peer& peer);
+  size_t refresh_unsent();  // asks the kernel; returns the sum
+  void read_from(Peer& peer);
+  void lose(Peer& peer);
+  void beat(Clock::time_point now);
+  int timeout_ms(Clock::time_point now) const;
+  bool drained() const;
+
+  Loop loop_;
+  Egress egress_;
+  std::vector<std::unique_ptr<Peer>> peers_;  // by number; gaps are null
+  std::unique_ptr<Peer> beacon_;
+  size_t pending_bytes_ = 0;   // over all peers: in outboxes and unsent in the kernel
+  bool over_budget_ = false;
+  uint64_t written_bytes_ = 0;
+  Clock::time_point next_beat_{};
+  std::optional<Clock::time_point> stop_by_;
+  std::thread thread_;
+};
+
+}  // namespace byteps

@@ -1,0 +1,47 @@
+// One peer, as a stream of bytes with a readiness event. TCP and in-process links implement it and pass the same
+// conformance test; shared memory and RDMA fit in behind it. A link never chooses what to send.
+#pragma once
+
+#include <sys/uio.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <utility>
+
+namespace byteps {
+
+class Link {
+ public:
+  static constexpr ssize_t kClosed = -1;
+
+  virtual ~Link() = default;
+  Link() = default;
+  Link(const Link&) = delete;
+  Link& operator=(const Link&) = delete;
+
+  // Both never block. They return the bytes moved (a prefix of the parts), 0 if nothing can be moved now, or
+  // kClosed when the peer is gone; after kClosed every further call returns kClosed.
+  virtual ssize_t send(const iovec* parts, int count) = 0;
+  virtual ssize_t receive(const iovec* parts, int count) = 0;
+
+  // Descriptors for epoll: `read_fd` is readable when receive() has something; `write_fd` shows `write_event`
+  // (EPOLLIN or EPOLLOUT) when send() takes something. TCP uses one descriptor for both.
+  virtual int read_fd() const = 0;
+  virtual int write_fd() const = 0;
+  virtual uint32_t write_event() const = 0;
+
+  // Bytes taken by send() that have not left this host yet. Bytes on the wire do not count.
+  virtual size_t unsent() const = 0;
+
+  // The write event is raised once fewer than this many bytes are unsent.
+  virtual void set_low_water(size_t bytes) = 0;
+};
+
+// Adopts a connected stream socket and makes it non-blocking. The link closes it.
+std::unique_ptr<Link> make_socket_link(int fd);
+
+// Two ends of a pipe within this process, each way with room for `capacity` bytes.
+std::pair<std::unique_ptr<Link>, std::unique_ptr<Link>> make_inproc_links(size_t capacity = 1 << 20);
+
+}  // namespace byteps

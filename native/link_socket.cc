@@ -1,0 +1,72 @@
+// A link over a connected stream socket (TCP, or a Unix socket pair in tests).
+#include <fcntl.h>
+#include <linux/sockios.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/epoll.h>
+#include <sys/ioctl.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <stdexcept>
+#include <string>
+
+#include "link.h"
+
+namespace byteps {
+namespace {
+
+class SocketLink final : public Link {
+ public:
+  explicit SocketLink(int fd) : fd_(fd) {
+    const int flags = fcntl(fd_, F_GETFL);
+    if (flags < 0 || fcntl(fd_, F_SETFL, flags | O_NONBLOCK) < 0) {
+      throw std::invalid_argument("cannot adopt descriptor " + std::to_string(fd) + ": " + std::strerror(errno));
+    }
+    const int one = 1;
+    setsockopt(fd_, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);  // refused by Unix sockets, which need none
+  }
+  ~SocketLink() override { close(fd_); }
+
+  ssize_t send(const iovec* parts, int count) override {
+    msghdr message{};
+    message.msg_iov = const_cast<iovec*>(parts);
+    message.msg_iovlen = static_cast<size_t>(count);
+    return outcome(sendmsg(fd_, &message, MSG_NOSIGNAL | MSG_DONTWAIT));
+  }
+
+  ssize_t receive(const iovec* parts, int count) override {
+    const ssize_t n = readv(fd_, parts, count);
+    return n == 0 ? kClosed : outcome(n);
+  }
+
+  int read_fd() const override { return fd_; }
+  int write_fd() const override { return fd_; }
+  uint32_t write_event() const override { return EPOLLOUT; }
+
+  size_t unsent() const override {
+    int bytes = 0;
+    return ioctl(fd_, SIOCOUTQNSD, &bytes) == 0 ? static_cast<size_t>(bytes) : 0;
+  }
+
+  void set_low_water(size_t bytes) override {
+    const int value = static_cast<int>(bytes);
+    setsockopt(fd_, IPPROTO_TCP, TCP_NOTSENT_LOWAT, &value, sizeof value);
+  }
+
+ private:
+  static ssize_t outcome(ssize_t n) {
+    if (n >= 0) return n;
+    return errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR || errno == ENOBUFS ? 0 : kClosed;
+  }
+
+  const int fd_;
+};
+
+}  // namespace
+
+std::unique_ptr<Link> make_socket_link(int fd) { return std::make_unique<SocketLink>(fd); }
+
+}  // namespace byteps

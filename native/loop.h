@@ -1,0 +1,49 @@
+// The event loop of one I/O thread: epoll over links, plus tasks posted from other threads. It sleeps until
+// something happens; there is no polling.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <mutex>
+#include <vector>
+
+#include "link.h"
+
+namespace byteps {
+
+class Loop {
+ public:
+  // What happens to a watched link. Both are called on the loop's thread.
+  class Watcher {
+   public:
+    virtual ~Watcher() = default;
+    virtual void on_readable() = 0;
+    virtual void on_writable() = 0;
+  };
+
+  Loop();
+  ~Loop();
+  Loop(const Loop&) = delete;
+  Loop& operator=(const Loop&) = delete;
+
+  // Any thread. Tasks run on the loop's thread in the order posted.
+  void post(std::function<void()> task);
+
+  // The loop's thread only.
+  void watch(Link& link, Watcher& watcher);
+  void unwatch(Link& link);
+  void watch_writes(Link& link, Watcher& watcher, bool on);
+  void run_once(int timeout_ms);  // -1 waits without end
+
+ private:
+  void run_posted();
+
+  int epoll_fd_;
+  int wake_fd_;
+  std::mutex mutex_;
+  std::vector<std::function<void()>> posted_;  // guarded by mutex_
+  bool woken_ = false;                         // guarded by mutex_: wake_fd_ is set
+};
+
+}  // namespace byteps

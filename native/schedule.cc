@@ -1,0 +1,110 @@
+#include "schedule.h"
+
+#include <algorithm>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+namespace byteps {
+
+void Scheduler::submit(const Task& task) {
+  const int64_t urgency = policy_ == Policy::fifo ? 0 : -static_cast<int64_t>(task.priority);
+  const Rank rank{urgency, sequence_++, task.id};
+  const auto [at, inserted] = tasks_.try_emplace(task.id, State{task, rank});
+  if (!inserted) throw std::logic_error("task " + std::to_string(task.id) + " is scheduled already");
+  queues_[task.link].waiting.insert(rank);
+}
+
+bool Scheduler::has_credit(const Task& task) const {
+  if (in_flight_bytes_ == 0) return true;
+  return policy_ != Policy::stop_and_wait && in_flight_bytes_ + task.credit_bytes <= credit_bytes_;
+}
+
+std::optional<Scheduler::Rank> Scheduler::candidate(const Queue& queue) const {
+  std::optional<Rank> best;
+  if (!queue.started.empty()) best = *queue.started.begin();
+  if (queue.waiting.empty()) return best;
+  const Rank first = *queue.waiting.begin();
+  if (best && *best < first) return best;
+  return has_credit(tasks_.at(std::get<2>(first)).task) ? first : best;
+}
+
+std::optional<Grant> Scheduler::next(uint64_t chunk_bytes, const std::function<bool(uint32_t)>& can_send) {
+  // The most urgent task that has not started yet may wait for credit. Tasks behind it must not take that credit
+  // first, on whatever link, or a stream of small ones would starve a large urgent one. Started ones go on.
+  std::optional<Rank> head;
+  std::optional<Rank> best;
+  for (const auto& [link, queue] : queues_) {
+    if (!can_send(link)) continue;
+    if (!queue.waiting.empty() && (!head || *queue.waiting.begin() < *head)) head = *queue.waiting.begin();
+    const auto rank = candidate(queue);
+    if (rank && (!best || *rank < *best)) best = rank;
+  }
+  if (best && head && *head < *best && !tasks_.at(std::get<2>(*best)).started) {
+    best.reset();
+    for (const auto& [link, queue] : queues_) {
+      if (queue.started.empty() || !can_send(link)) continue;
+      if (!best || *queue.started.begin() < *best) best = *queue.started.begin();
+    }
+  }
+  if (!best) return std::nullopt;
+  return grant(tasks_.at(std::get<2>(*best)), chunk_bytes);
+}
+
+Grant Scheduler::grant(State& state, uint64_t chunk_bytes) {
+  Queue& queue = queues_.at(state.task.link);
+  if (!state.started) {
+    state.started = true;
+    state.credit = state.task.credit_bytes;
+    in_flight_bytes_ += state.credit;
+    queue.waiting.erase(state.rank);
+    queue.started.insert(state.rank);
+  }
+  const uint64_t bytes = std::min(chunk_bytes, state.task.send_bytes - state.sent);
+  const Grant result{state.task.id, state.task.link, state.sent, bytes, state.sent + bytes == state.task.send_bytes};
+  state.sent += bytes;
+  if (result.last) {
+    state.queued = false;
+    unqueue(state);
+  }
+  return result;
+}
+
+void Scheduler::unqueue(const State& state) {
+  const auto at = queues_.find(state.task.link);
+  if (at == queues_.end()) return;
+  at->second.started.erase(state.rank);
+  at->second.waiting.erase(state.rank);
+  if (at->second.started.empty() && at->second.waiting.empty()) queues_.erase(at);
+}
+
+void Scheduler::park(uint64_t id) {
+  const auto at = tasks_.find(id);
+  if (at == tasks_.end()) return;
+  in_flight_bytes_ -= at->second.credit;
+  at->second.credit = 0;
+}
+
+void Scheduler::finish(uint64_t id) {
+  const auto at = tasks_.find(id);
+  if (at == tasks_.end()) return;
+  in_flight_bytes_ -= at->second.credit;
+  if (at->second.queued) unqueue(at->second);
+  tasks_.erase(at);
+}
+
+void Scheduler::drop_link(uint32_t link) {
+  std::vector<uint64_t> gone;
+  for (const auto& [id, state] : tasks_) {
+    if (state.task.link == link) gone.push_back(id);
+  }
+  for (const uint64_t id : gone) finish(id);
+}
+
+void Scheduler::clear() {
+  tasks_.clear();
+  queues_.clear();
+  in_flight_bytes_ = 0;
+}
+
+}  // namespace byteps

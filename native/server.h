@@ -1,0 +1,72 @@
+// The data plane of one server: sums what the workers push and sends each sum back. It holds no parameters.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "lane.h"
+#include "summation.h"
+
+namespace byteps {
+
+struct PartitionSpec {
+  uint32_t index = 0;
+  uint32_t lane = 0;
+  uint64_t bytes = 0;
+};
+
+struct TensorSpec {
+  uint32_t id = 0;
+  Arithmetic arithmetic;
+  std::vector<PartitionSpec> partitions;  // those of this server
+};
+
+class ServerLane;
+
+class Server {
+ public:
+  struct Options {
+    uint32_t workers = 1;
+    uint32_t lanes = 1;
+    bool deterministic = false;  // add in rank order, whatever the order of arrival
+    Lane::Options lane;
+  };
+
+  explicit Server(const Options& options);
+  ~Server();
+  Server(const Server&) = delete;
+  Server& operator=(const Server&) = delete;
+
+  void add_link(uint32_t rank, uint32_t lane, std::unique_ptr<Link> link);
+  void add_beacon(std::unique_ptr<Link> link);
+  void start();
+
+  // Both return once every lane knows, so that no frame can be earlier than its declaration.
+  void install(const std::vector<TensorSpec>& tensors);
+  void retire(const std::vector<uint32_t>& tensors);
+
+  void depart(uint32_t rank);  // the rank left in order: rounds that lack its contribution fail
+
+  // The ranks that the open rounds of a tensor wait for, with the seconds since each was last heard from.
+  struct Missing {
+    uint32_t rank = 0;
+    double heard_s = 0;
+  };
+  std::vector<Missing> missing(uint32_t tensor);
+
+  void close(double drain_s);
+  void abandon();  // in a forked child
+
+  uint64_t bytes_sent() const;
+  uint64_t bytes_received() const;
+
+ private:
+  // Runs `task` on every lane and waits for all of them.
+  void on_each_lane(const std::function<void(ServerLane&)>& task);
+
+  std::vector<std::unique_ptr<ServerLane>> lanes_;
+  bool running_ = false;
+};
+
+}  // namespace byteps

@@ -1,0 +1,200 @@
+#include "server_lane.h"
+
+#include <algorithm>
+#include <array>
+
+namespace byteps {
+
+// What a worker sends: cells go into the sum of their round.
+class ServerLane::WorkerPeer final : public Lane::Peer {
+ public:
+  WorkerPeer(ServerLane& lane, uint32_t rank, std::unique_ptr<Link> link)
+      : Peer(lane, rank, std::move(link)), server_(lane) {}
+
+  bool on_header(const Header& header) override {
+    open_round_.reset();
+    if (header.type == FrameType::heartbeat) return true;
+    if (header.type != FrameType::push || header.rank != number()) return false;
+    return server_.judge(header, open_round_) != Verdict::refuse;
+  }
+
+  std::span<std::byte> destination(const Header& header, size_t done) override {
+    const size_t left = std::min<size_t>(header.length - done, kCellBytes);
+    if (!open_round_) return std::span(scratch_).first(left);
+    return open_round_->sum.destination(number(), header.offset + done, scratch_);
+  }
+
+  void on_filled(const Header& header, size_t done, size_t) override {
+    if (open_round_) open_round_->sum.add_cell(number(), header.offset + done, scratch_);
+  }
+
+  void on_frame(const Header& header) override {
+    server_.counters_.frames_received.fetch_add(1, std::memory_order_relaxed);
+    // Kept alive until here, even if the round was given up meanwhile: its memory was being written to.
+    const auto round = std::move(open_round_);
+    if (!round) return;
+    if ((header.flags & kFlagEmpty) != 0) round->sum.add_nothing(number());
+    if ((header.flags & kFlagNoResult) != 0) round->no_result[number()] = true;
+    round->priority = std::max(round->priority, header.priority);
+    if (round->sum.is_complete(number())) server_.contributed(header);
+  }
+
+ private:
+  ServerLane& server_;
+  std::shared_ptr<Open> open_round_;  // of the frame being received; null: its payload is discarded
+  alignas(64) std::array<std::byte, kCellBytes> scratch_;
+};
+
+void ServerLane::connect(uint32_t rank, std::unique_ptr<Link> link) {
+  add_peer(std::make_unique<WorkerPeer>(*this, rank, std::move(link)));
+}
+
+void ServerLane::install(const TensorSpec& tensor, const PartitionSpec& partition) {
+  const uint64_t id = key(tensor.id, partition.index);
+  partitions_.try_emplace(id, Partition{tensor.id, partition.index, partition.bytes, tensor.arithmetic, 0, nullptr});
+  by_tensor_[tensor.id].push_back(partition.index);
+  highest_tensor_ = std::max(highest_tensor_, tensor.id);
+}
+
+void ServerLane::retire(uint32_t tensor) {
+  const auto at = by_tensor_.find(tensor);
+  if (at == by_tensor_.end()) return;
+  for (const uint32_t index : at->second) partitions_.erase(key(tensor, index));
+  by_tensor_.erase(at);
+}
+
+// Decides over a push before its payload is received. On `accept`, `open` is the round it belongs to.
+ServerLane::Verdict ServerLane::judge(const Header& header, std::shared_ptr<Open>& open) {
+  if (header.epoch != options_.epoch) return Verdict::discard;
+  const auto at = partitions_.find(key(header.tensor, header.partition));
+  if (at == partitions_.end()) return header.tensor <= highest_tensor_ ? Verdict::discard : Verdict::refuse;
+  Partition& partition = at->second;
+  const uint64_t end = header.offset + uint64_t{header.length};
+  if (end > partition.bytes || (header.length % kCellBytes != 0 && end != partition.bytes)) return Verdict::refuse;
+  if (header.round <= partition.completed) return Verdict::discard;  // sent again
+  if (!can_complete(partition)) {
+    if (header.offset == 0) fail(partition, header.round, header.rank);
+    return Verdict::discard;
+  }
+  if (header.round != partition.completed + 1) return Verdict::refuse;
+  if (!partition.open) {
+    partition.open =
+        std::make_shared<Open>(partition.arithmetic, partition.bytes, workers_, deterministic_, pool_);
+  }
+  open = partition.open;
+  return Verdict::accept;
+}
+
+// False once a rank has left whose contribution the round still needs.
+bool ServerLane::can_complete(const Partition& partition) const {
+  return std::all_of(departed_.begin(), departed_.end(), [&](uint32_t rank) {
+    return partition.open && partition.open->sum.is_complete(rank);
+  });
+}
+
+void ServerLane::contributed(const Header& header) {
+  const uint64_t id = key(header.tensor, header.partition);
+  const auto at = partitions_.find(id);
+  if (at == partitions_.end() || !at->second.open || header.round != at->second.completed + 1) return;
+  if (at->second.open->sum.is_complete()) {
+    deliver(at->second);
+  } else {
+    parked_.push_back({id, header.round, header.rank});
+  }
+}
+
+void ServerLane::deliver(Partition& partition) {
+  const auto open = std::move(partition.open);
+  const uint32_t round = ++partition.completed;
+  const Sum sum = open->sum.result();
+  for (uint32_t rank = 0; rank < workers_; ++rank) {
+    const Peer* to = peer(rank);
+    if (to == nullptr || !to->is_open()) continue;
+    Delivery delivery{header_for(partition, round, FrameType::result, rank), sum};
+    delivery.header.priority = open->priority;
+    if (open->no_result[rank]) delivery.header.flags = kFlagDone;
+    const uint64_t bytes = open->no_result[rank] ? 0 : partition.bytes;
+    const uint64_t id = next_delivery_++;
+    deliveries_.emplace(id, std::move(delivery));
+    scheduler_.submit({id, open->priority, rank, bytes, 0});
+  }
+}
+
+void ServerLane::write_grant(const Grant& grant) {
+  const auto at = deliveries_.find(grant.id);
+  Header header = at->second.header;
+  header.offset = static_cast<uint32_t>(grant.offset);
+  header.length = static_cast<uint32_t>(grant.bytes);
+  std::array<iovec, Outbox::kMaxPieces> pieces;
+  const size_t count = grant.bytes == 0 ? 0 : at->second.sum.pieces(grant.offset, grant.bytes, pieces);
+  send(*peer(grant.link), header, std::span(pieces).first(count), at->second.sum.data);
+  if (!grant.last) return;
+  scheduler_.finish(grant.id);
+  deliveries_.erase(at);
+}
+
+Header ServerLane::header_for(const Partition& partition, uint32_t round, FrameType type, uint32_t rank) const {
+  Header header;
+  header.type = type;
+  header.epoch = options_.epoch;
+  header.tensor = partition.tensor;
+  header.partition = partition.index;
+  header.round = round;
+  header.rank = rank;
+  return header;
+}
+
+// Tells `rank` that the round cannot complete because a rank has left.
+void ServerLane::fail(const Partition& partition, uint32_t round, uint32_t rank) {
+  Peer* to = peer(rank);
+  if (to == nullptr) return;
+  Header header = header_for(partition, round, FrameType::failed, *departed_.begin());
+  header.code = static_cast<uint16_t>(Status::departed);
+  send(*to, header);
+}
+
+void ServerLane::depart(uint32_t rank) {
+  departed_.insert(rank);
+  for (auto& [id, partition] : partitions_) {
+    if (!partition.open || can_complete(partition)) continue;
+    for (uint32_t other = 0; other < workers_; ++other) {
+      if (partition.open->sum.has_begun(other)) fail(partition, partition.completed + 1, other);
+    }
+    partition.open.reset();
+  }
+}
+
+// Whoever waits only for others is told, so that it can use its credit for something else. Told once per wake-up:
+// most of those rounds are complete by then.
+void ServerLane::after_events() {
+  for (const Parked& parked : parked_) {
+    const auto at = partitions_.find(parked.key);
+    Peer* to = peer(parked.rank);
+    if (at == partitions_.end() || at->second.completed >= parked.round || to == nullptr) continue;
+    send(*to, header_for(at->second, parked.round, FrameType::parked, parked.rank));
+  }
+  parked_.clear();
+}
+
+void ServerLane::on_lost(Peer& peer) {
+  std::erase_if(deliveries_, [&](const auto& entry) { return entry.second.header.rank == peer.number(); });
+}
+
+void ServerLane::add_missing(uint32_t tensor, std::vector<Server::Missing>& out) const {
+  const auto at = by_tensor_.find(tensor);
+  if (at == by_tensor_.end()) return;
+  const auto now = Clock::now();
+  for (const uint32_t index : at->second) {
+    const Partition& partition = partitions_.at(key(tensor, index));
+    if (!partition.open) continue;
+    for (uint32_t rank = 0; rank < workers_; ++rank) {
+      const Peer* from = peer(rank);
+      if (partition.open->sum.is_complete(rank)) continue;
+      const auto known = std::find_if(out.begin(), out.end(), [&](const auto& entry) { return entry.rank == rank; });
+      if (known != out.end()) continue;
+      out.push_back({rank, from == nullptr ? 0 : std::chrono::duration<double>(now - from->last_heard()).count()});
+    }
+  }
+}
+
+}  // namespace byteps

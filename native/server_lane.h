@@ -1,0 +1,92 @@
+// One lane of a server: its partitions, the rounds being summed, and the results under way to the workers.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <set>
+#include <unordered_map>
+#include <vector>
+
+#include "lane.h"
+#include "server.h"
+#include "status.h"
+#include "summation.h"
+
+namespace byteps {
+
+class ServerLane final : public Lane {
+ public:
+  ServerLane(uint32_t workers, bool deterministic, const Lane::Options& options)
+      : Lane(options), workers_(workers), deterministic_(deterministic) {}
+
+  // The lane's thread only (or before it starts).
+  void connect(uint32_t rank, std::unique_ptr<Link> link);
+  void install(const TensorSpec& tensor, const PartitionSpec& partition);
+  void retire(uint32_t tensor);
+  void depart(uint32_t rank);
+  void add_missing(uint32_t tensor, std::vector<Server::Missing>& out) const;
+
+ private:
+  class WorkerPeer;
+
+  // A round that is being summed, and what its contributors asked for.
+  struct Open {
+    Open(const Arithmetic& arithmetic, size_t bytes, uint32_t workers, bool deterministic, BufferPool& pool)
+        : sum(arithmetic, bytes, workers, deterministic, pool), no_result(workers) {}
+    Round sum;
+    std::vector<bool> no_result;  // by rank
+    int32_t priority = INT32_MIN;  // the most urgent that a contributor gave
+  };
+
+  // At most one round is open: who pushes round n + 1 proves that it holds the result of n, and results under way
+  // are kept by their deliveries.
+  struct Partition {
+    uint32_t tensor = 0;
+    uint32_t index = 0;
+    size_t bytes = 0;
+    Arithmetic arithmetic;
+    uint32_t completed = 0;      // the last complete round
+    std::shared_ptr<Open> open;  // round completed + 1
+  };
+
+  struct Delivery {
+    Header header;
+    Sum sum;
+  };
+
+  struct Parked {
+    uint64_t key;
+    uint32_t round;
+    uint32_t rank;
+  };
+
+  enum class Verdict { accept, discard, refuse };
+
+  static uint64_t key(uint32_t tensor, uint32_t partition) {
+    return static_cast<uint64_t>(tensor) << 32 | partition;
+  }
+
+  Verdict judge(const Header& header, std::shared_ptr<Open>& open);
+  bool can_complete(const Partition& partition) const;
+  void contributed(const Header& header);
+  void deliver(Partition& partition);
+  void fail(const Partition& partition, uint32_t round, uint32_t rank);
+  Header header_for(const Partition& partition, uint32_t round, FrameType type, uint32_t rank) const;
+
+  void write_grant(const Grant& grant) override;
+  void on_lost(Peer& peer) override;
+  void after_events() override;
+
+  const uint32_t workers_;
+  const bool deterministic_;
+  BufferPool pool_;
+  std::unordered_map<uint64_t, Partition> partitions_;
+  std::unordered_map<uint32_t, std::vector<uint32_t>> by_tensor_;
+  std::unordered_map<uint64_t, Delivery> deliveries_;
+  std::vector<Parked> parked_;      // since the last wake-up
+  std::set<uint32_t> departed_;
+  uint64_t next_delivery_ = 1;
+  uint32_t highest_tensor_ = 0;     // ids above were never installed
+};
+
+}  // namespace byteps

@@ -1,0 +1,179 @@
+#include "summation.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <new>
+
+namespace byteps {
+namespace {
+
+constexpr size_t kAlignment = 64;
+constexpr size_t kMaxShelfBytes = size_t{1} << 29;  // beyond this, buffers go back to the system
+
+std::byte* allocate(size_t bytes) {
+  return static_cast<std::byte*>(::operator new(std::max<size_t>(bytes, 1), std::align_val_t{kAlignment}));
+}
+
+void release(std::byte* data) { ::operator delete(data, std::align_val_t{kAlignment}); }
+
+}  // namespace
+
+// Outlives the pool while buffers are out: results may still be in an outbox.
+struct BufferPool::Shelf {
+  std::unordered_map<size_t, std::vector<std::byte*>> free;
+  size_t bytes = 0;
+
+  ~Shelf() {
+    for (auto& [size, buffers] : free) {
+      for (std::byte* buffer : buffers) release(buffer);
+    }
+  }
+};
+
+std::shared_ptr<BufferPool::Shelf> BufferPool::make_shelf() { return std::make_shared<Shelf>(); }
+
+BufferPool::Buffer BufferPool::take(size_t bytes) {
+  std::byte* data = nullptr;
+  auto& free = shelf_->free[bytes];
+  if (free.empty()) {
+    data = allocate(bytes);
+  } else {
+    data = free.back();
+    free.pop_back();
+    shelf_->bytes -= bytes;
+  }
+  return Buffer(data, [shelf = shelf_, bytes](std::byte* buffer) {
+    if (shelf->bytes + bytes > kMaxShelfBytes) {
+      release(buffer);
+      return;
+    }
+    shelf->free[bytes].push_back(buffer);
+    shelf->bytes += bytes;
+  });
+}
+
+size_t Sum::pieces(size_t offset, size_t length, std::span<iovec> out) const {
+  if (cell_stride == kCellBytes) {
+    out[0] = {data.get() + offset, length};
+    return 1;
+  }
+  size_t count = 0;
+  for (size_t done = 0; done < length; done += kCellBytes) {
+    std::byte* cell = data.get() + (offset + done) / kCellBytes * cell_stride;
+    out[count++] = {cell, std::min(kCellBytes, length - done)};
+  }
+  return count;
+}
+
+Round::Round(const Arithmetic& arithmetic, size_t bytes, uint32_t workers, bool deterministic, BufferPool& pool)
+    : arithmetic_(arithmetic),
+      bytes_(bytes),
+      direct_(accumulates_in_place(arithmetic.dtype, arithmetic.op)),
+      deterministic_(deterministic && arithmetic.op != Op::copy),
+      stride_(kCellBytes / wire_size(arithmetic.dtype) * accumulator_size(arithmetic.dtype, arithmetic.op)),
+      pool_(pool),
+      cells_((bytes + kCellBytes - 1) / kCellBytes),
+      contributors_(workers),
+      have_(workers * cells_.size()),
+      incomplete_(workers) {
+  // The last cell may be shorter than the stride; a small tensor should not cost a whole cell.
+  const size_t widening = stride_ / kCellBytes;
+  sum_ = pool_.take((cells_.size() - 1) * stride_ + cell_bytes(cells_.size() - 1) * widening);
+  for (Contributor& contributor : contributors_) contributor.cells_left = static_cast<uint32_t>(cells_.size());
+}
+
+std::span<std::byte> Round::destination(uint32_t rank, size_t offset, std::span<std::byte> scratch) {
+  const size_t index = cell_of(offset);
+  const size_t length = cell_bytes(index);
+  Contributor& from = contributors_[rank];
+  from.begun = true;
+  if (has(rank, index)) return scratch.first(length);  // received before: add_cell ignores it
+  if (deterministic_) {
+    if (!from.data) from.data = pool_.take(bytes_);
+    return {from.data.get() + offset, length};
+  }
+  Cell& cell = cells_[index];
+  if (!direct_ || !cell.empty || cell.filler >= 0) return scratch.first(length);
+  cell.filler = static_cast<int32_t>(rank);
+  return {accumulator(index), length};
+}
+
+void Round::add_cell(uint32_t rank, size_t offset, std::span<const std::byte> scratch) {
+  const size_t index = cell_of(offset);
+  Contributor& from = contributors_[rank];
+  if (has(rank, index)) return;
+  have_[rank * cells_.size() + index] = true;
+  if (!deterministic_) {
+    Cell& cell = cells_[index];
+    if (cell.filler == static_cast<int32_t>(rank)) {
+      finish_filling(index);
+    } else if (cell.filler >= 0) {
+      add_aside(index, scratch.data());
+    } else {
+      add_to_accumulator(index, scratch.data());
+    }
+  }
+  if (--from.cells_left == 0) --incomplete_;
+}
+
+void Round::add_nothing(uint32_t rank) {
+  Contributor& from = contributors_[rank];
+  from.begun = true;
+  if (from.cells_left == 0) return;
+  from.cells_left = 0;
+  --incomplete_;
+}
+
+void Round::add_to_accumulator(size_t index, const std::byte* from) {
+  Cell& cell = cells_[index];
+  const auto add = cell.empty ? widen : accumulate;
+  add(arithmetic_.dtype, arithmetic_.op, accumulator(index), from, elements(index), arithmetic_.prescale);
+  cell.empty = false;
+}
+
+// The cell was received in place. Only the scale and what the others summed aside are still to come.
+void Round::finish_filling(size_t index) {
+  Cell& cell = cells_[index];
+  cell.filler = -1;
+  cell.empty = false;
+  if (arithmetic_.prescale != 1.0 && arithmetic_.op != Op::copy) {
+    widen(arithmetic_.dtype, arithmetic_.op, accumulator(index), accumulator(index), elements(index),
+          arithmetic_.prescale);
+  }
+  if (!cell.aside) return;
+  merge(arithmetic_.dtype, arithmetic_.op, accumulator(index), cell.aside.get(), elements(index));
+  cell.aside.reset();
+}
+
+void Round::add_aside(size_t index, const std::byte* from) {
+  Cell& cell = cells_[index];
+  const auto add = cell.aside ? accumulate : widen;
+  if (!cell.aside) cell.aside = pool_.take(kCellBytes);
+  add(arithmetic_.dtype, arithmetic_.op, cell.aside.get(), from, elements(index), arithmetic_.prescale);
+}
+
+void Round::add_in_rank_order() {
+  for (size_t index = 0; index < cells_.size(); ++index) {
+    for (Contributor& from : contributors_) {
+      if (from.data) add_to_accumulator(index, from.data.get() + index * kCellBytes);
+    }
+  }
+}
+
+Sum Round::result() {
+  if (deterministic_) add_in_rank_order();
+  const uint32_t divisor = arithmetic_.op == Op::average ? static_cast<uint32_t>(contributors_.size()) : 1;
+  const bool as_is = direct_ && divisor == 1 && (arithmetic_.postscale == 1.0 || arithmetic_.op == Op::copy);
+  for (size_t index = 0; index < cells_.size(); ++index) {
+    if (cells_[index].empty) {
+      std::memset(accumulator(index), 0, cell_bytes(index));  // nobody contributed: zero in every wire format
+    } else if (!as_is) {
+      finish(arithmetic_.dtype, arithmetic_.op, accumulator(index), accumulator(index), elements(index),
+             arithmetic_.postscale, divisor);
+    }
+  }
+  return {sum_, bytes_, stride_};
+}
+
+}  // namespace byteps

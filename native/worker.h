@@ -1,0 +1,111 @@
+// The data plane of one worker: pushes contributions to the servers and receives the results.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <unordered_map>
+#include <vector>
+
+#include "lane.h"
+#include "status.h"
+
+namespace byteps {
+
+// One round of one tensor on this worker. The caller waits on it; lanes resolve its partitions.
+class Transfer {
+ public:
+  Transfer(uint32_t tensor, uint32_t round, const std::byte* source, std::byte* destination, int32_t priority,
+           uint32_t partitions)
+      : tensor(tensor), round(round), source(source), destination(destination), priority(priority),
+        unresolved_(partitions) {
+    if (partitions == 0) state_ = static_cast<uint32_t>(Status::ok);
+  }
+
+  const uint32_t tensor;
+  const uint32_t round;
+  const std::byte* const source;     // null: contributes nothing
+  std::byte* const destination;      // null: wants no result
+  const int32_t priority;
+  const Clock::time_point submitted = Clock::now();
+
+  Status status() const { return static_cast<Status>(state_.load(std::memory_order_acquire)); }
+  uint32_t peer() const { return peer_.load(std::memory_order_relaxed); }
+  uint32_t unresolved() const { return unresolved_.load(std::memory_order_relaxed); }
+
+  enum class Wake { resolved, timed_out, interrupted };
+  // Blocks until the transfer is resolved, the time is over or a signal arrived. Any thread.
+  Wake wait(double timeout_s) const;
+
+  // One partition is over; no lane touches its memory any more. The first failure decides the status.
+  void resolve(Status status, uint32_t peer);
+
+ private:
+  std::atomic<uint32_t> unresolved_;
+  std::atomic<uint32_t> failure_{0};
+  std::atomic<uint32_t> peer_{0};
+  std::atomic<uint32_t> state_{0};  // a Status; also the futex word
+};
+
+struct PartRef {
+  uint32_t index = 0;
+  uint32_t server = 0;
+  uint32_t lane = 0;
+  uint64_t offset = 0;  // within the tensor
+  uint64_t bytes = 0;
+};
+
+class WorkerLane;
+
+class Worker {
+ public:
+  struct Options {
+    uint32_t rank = 0;
+    uint32_t lanes = 1;
+    Lane::Options lane;  // its credit is the worker's; lanes share it evenly
+  };
+
+  explicit Worker(const Options& options);
+  ~Worker();
+  Worker(const Worker&) = delete;
+  Worker& operator=(const Worker&) = delete;
+
+  void add_link(uint32_t server, uint32_t lane, std::unique_ptr<Link> link);
+  void add_beacon(std::unique_ptr<Link> link);
+  void start();
+
+  void declare(uint32_t tensor, std::vector<PartRef> parts);
+  void forget(uint32_t tensor);
+
+  // Begins the next round. The memory must stay valid until the transfer is resolved.
+  // Throws std::invalid_argument for an unknown tensor, std::logic_error if its last round is not resolved.
+  std::shared_ptr<Transfer> submit(uint32_t tensor, const std::byte* source, std::byte* destination, int32_t priority);
+
+  void retract(uint32_t tensor);                // fails the round in flight, if there is one
+  void fail(Status status, uint32_t peer);      // fails all rounds in flight and to come
+  void set_credit(uint64_t bytes);
+  void close();                                 // fails what is in flight, ends the threads
+  void abandon();                               // in a forked child
+
+  std::vector<std::shared_ptr<Transfer>> in_flight() const;
+  uint64_t bytes_sent() const;
+  uint64_t bytes_received() const;
+  uint64_t frames_sent() const;
+
+ private:
+  struct Tensor {
+    std::vector<std::vector<PartRef>> by_lane;
+    uint32_t partitions = 0;
+    uint32_t round = 0;
+    std::shared_ptr<Transfer> last;
+  };
+
+  const Options options_;
+  std::vector<std::unique_ptr<WorkerLane>> lanes_;
+  mutable std::mutex mutex_;
+  std::unordered_map<uint32_t, Tensor> tensors_;  // guarded by mutex_
+  bool closed_ = false;                           // guarded by mutex_
+};
+
+}  // namespace byteps

@@ -1,0 +1,10 @@
+"""``python -m byteps`` is the ``byteps`` command; the launcher starts its coordinator and servers this way."""
+
+from __future__ import annotations
+
+import sys
+
+from byteps.cli import main
+
+if __name__ == "__main__":
+    sys.exit(main())

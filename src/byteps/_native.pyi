@@ -1,0 +1,127 @@
+"""Native part of byteps."""
+
+from typing import Any, TypeAlias
+
+from numpy.typing import NDArray
+from typing_extensions import Buffer
+
+# numpy arrays are declared as buffers for Python 3.12 and later only.
+_Buffer: TypeAlias = Buffer | NDArray[Any]
+
+def reduce(
+    dtype: int,
+    op: int,
+    contributions: list[_Buffer],
+    out: _Buffer,
+    *,
+    prescale: float = 1.0,
+    postscale: float = 1.0,
+    divisor: int = 1,
+) -> None:
+    """Reduce equally long contiguous buffers into `out`, as a server would.
+
+    Args:
+        dtype: A `DType`, the type of the elements of all buffers.
+        op: A `ReduceOp`.
+        contributions: At least one C-contiguous buffer; all as long as `out`.
+        out: A writable C-contiguous buffer; may be one of the contributions.
+        prescale: Factor on each contribution, applied in the accumulation type.
+        postscale: Factor on the result, applied in the accumulation type before rounding.
+        divisor: The number of contributions for an average, otherwise 1.
+
+    Raises:
+        ValueError: Unknown numbers, sizes that differ, no contribution, or a divisor of zero.
+        BufferError: A buffer is not contiguous, or `out` is read-only.
+        TypeError: An object has no buffer.
+    """
+
+class Link:
+    """A connection to one peer that nobody has adopted yet."""
+
+def socket_link(fd: int) -> Link:
+    """Adopt a connected stream socket, authenticated by the caller. The link closes it."""
+
+def inproc_links(capacity_bytes: int = 262144) -> tuple[Link, Link]:
+    """Two connected links within this process."""
+
+class Transfer:
+    """One round of one tensor."""
+
+    @property
+    def status(self) -> int: ...
+    @property
+    def peer(self) -> int: ...
+    @property
+    def tensor(self) -> int: ...
+    @property
+    def round(self) -> int: ...
+    @property
+    def unresolved(self) -> int:
+        """Partitions that are not over yet."""
+    def poll(self) -> bool: ...
+    def wait(self, timeout_s: float) -> bool:
+        """Block, without the GIL, until resolved (True) or the time is over (False)."""
+
+class Worker:
+    """The data plane of one worker."""
+
+    def __init__(
+        self, rank: int, lanes: int, *, policy: int, credit_bytes: int, heartbeat_s: float, epoch: int
+    ) -> None: ...
+    def add_link(self, server: int, lane: int, link: Link, /) -> None: ...
+    def add_beacon(self, link: Link, /) -> None: ...
+    def start(self) -> None: ...
+    def declare(self, tensor: int, parts: list[tuple[int, int, int]]) -> None:
+        """Partitions in order, each as (server, lane, bytes)."""
+    def forget(self, tensor: int) -> None: ...
+    def submit(self, tensor: int, source: int, destination: int, priority: int) -> Transfer:
+        """Begin a round; addresses, 0 for none. The memory must stay valid until it is resolved."""
+    def retract(self, tensor: int) -> None: ...
+    def fail(self, status: int, peer: int, /) -> None: ...
+    def set_credit(self, credit_bytes: int) -> None: ...
+    def close(self) -> None: ...
+    def abandon(self) -> None: ...
+    def in_flight(self) -> list[Transfer]: ...
+    @property
+    def bytes_sent(self) -> int: ...
+    @property
+    def bytes_received(self) -> int: ...
+    @property
+    def frames_sent(self) -> int: ...
+
+class Server:
+    """The data plane of one server."""
+
+    def __init__(
+        self, workers: int, lanes: int, *, deterministic: bool, heartbeat_s: float, epoch: int
+    ) -> None: ...
+    def add_link(self, rank: int, lane: int, link: Link, /) -> None: ...
+    def add_beacon(self, link: Link, /) -> None: ...
+    def start(self) -> None: ...
+    def install(self, tensors: list[tuple[int, int, int, float, float, list[tuple[int, int, int]]]]) -> None:
+        """Tensors as (id, dtype, op, prescale, postscale, partitions as (index, lane, bytes))."""
+    def retire(self, tensors: list[int]) -> None: ...
+    def depart(self, rank: int) -> None: ...
+    def missing(self, tensor: int) -> list[tuple[int, float]]:
+        """(rank, seconds since last heard) of those that the open rounds wait for."""
+    def close(self, drain_s: float) -> None: ...
+    def abandon(self) -> None: ...
+    @property
+    def bytes_sent(self) -> int: ...
+    @property
+    def bytes_received(self) -> int: ...
+
+class Scheduler:
+    """Decides which bytes leave next. No clock, no thread, no socket."""
+
+    def __init__(self, policy: int, credit_bytes: int) -> None: ...
+    def submit(self, id: int, priority: int, link: int, send_bytes: int, credit_bytes: int) -> None: ...
+    def next(self, chunk_bytes: int, busy_links: list[int] = ...) -> tuple[int, int, int, int, bool] | None:
+        """(id, link, offset, bytes, last) of the next chunk, or None."""
+    def finish(self, id: int) -> None: ...
+    def park(self, id: int) -> None: ...
+    def drop_link(self, link: int) -> None: ...
+    def set_credit(self, credit_bytes: int) -> None: ...
+    @property
+    def in_flight_bytes(self) -> int: ...
+    def __len__(self) -> int: ...

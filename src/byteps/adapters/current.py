@@ -1,0 +1,90 @@
+"""The current session: what ``init()`` makes and ``rank()``, ``size()`` and friends refer to.
+
+This is the one piece of module-level state in byteps. All adapters share it.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+from collections.abc import Callable
+
+from byteps.config import Config, resolve
+from byteps.errors import NotInitialized
+from byteps.session import Session, connect
+
+Discover = Callable[[Config], "tuple[Config, Callable[[], None]]"]
+"""Completes settings from what a launcher offers; the second value undoes it at shutdown."""
+
+_log = logging.getLogger("byteps")
+_current: Session | None = None
+
+
+def init(discover: Discover | None = None, **settings: object) -> Session:
+    """Join the job. Does nothing if this process has joined already.
+
+    Args:
+        discover: finds the job where no coordinator is set but a launcher is known.
+        settings: fields of ``Config``; they win over the environment.
+
+    Raises:
+        ConfigError, JoinError, HandshakeError: why this process cannot be a member.
+    """
+    global _current
+    if _current is not None:
+        return _current
+    resolved = resolve(settings)
+    set_up_logging(resolved.config)
+    for warning in resolved.warnings:
+        _log.warning(warning)
+    config, undo = resolved.config, None
+    if discover is not None and config.launcher == "torchrun" and not config.coordinator:
+        config, undo = discover(config)
+    try:
+        session = connect(config)
+    except BaseException:
+        if undo is not None:
+            undo()
+        raise
+    if undo is not None:
+        session.on_shutdown.append(undo)
+    _current = session
+    atexit.register(shutdown)
+    return session
+
+
+def shutdown() -> None:
+    """Leave the job. Does nothing before ``init()``; ``init()`` may be called again afterwards."""
+    global _current
+    session, _current = _current, None
+    if session is not None:
+        atexit.unregister(shutdown)
+        session.shutdown()
+
+
+def current() -> Session:
+    """The session of this process.
+
+    Raises:
+        NotInitialized: ``init()`` was not called, or ``shutdown()`` was.
+    """
+    if _current is None:
+        raise NotInitialized
+    return _current
+
+
+def is_initialized() -> bool:
+    """Whether this process has joined a job."""
+    return _current is not None
+
+
+def set_up_logging(config: Config) -> None:
+    """Show byteps' log lines on stderr, unless the program has set up logging for them itself."""
+    if _log.handlers:
+        return
+    handler = logging.StreamHandler()
+    time = "" if config.log_hide_time else "%(asctime)s "
+    handler.setFormatter(logging.Formatter(f"{time}%(levelname)s %(name)s: %(message)s"))
+    _log.addHandler(handler)
+    _log.setLevel(config.log_level.upper())
+    _log.propagate = False

@@ -1,0 +1,118 @@
+"""Python objects between ranks: the length first, then the bytes, each as one broadcast per sender."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from byteps.adapters.objects import ObjectCodec
+from byteps.adapters.reductions import checked_root, wire_name
+from byteps.dtypes import DType, ReduceOp
+from byteps.session import Buffer, Handle, Session
+from byteps.wire import TensorSpec
+
+
+@dataclass(frozen=True)
+class ObjectExchange:
+    """Sends objects over one session.
+
+    Attributes:
+        session: Where to send.
+        codec: Makes bytes of objects.
+        allow_pickle: Send what msgpack cannot, and accept it; must be the same on all ranks.
+    """
+
+    session: Session
+    codec: ObjectCodec
+    allow_pickle: bool = False
+
+    def broadcast(self, value: object, root_rank: int, name: str | None) -> object:
+        """Give every rank the root's object.
+
+        Args:
+            value: The object; only the root's matters.
+            root_rank: Who sends.
+            name: Identifies the call across ranks; by the order of the calls if not given.
+
+        Returns:
+            The root's object: the same on the root, a copy elsewhere.
+
+        Raises:
+            TypeError: On the root: the object cannot be sent.
+            ValueError: The root cannot send it, or ``root_rank`` is not a rank.
+        """
+        root = checked_root(self.session, root_rank)
+        label, _ = wire_name(self.session, "broadcast_object", name)
+        if self.session.rank == root:
+            payload, error = self._encode(value)
+            self._copy(f"{label}.size", np.array([len(payload)], np.int64), root).wait()
+            self._copy(f"{label}.bytes", np.frombuffer(payload, np.uint8), root).wait()
+            if error is not None:
+                raise error
+            return value
+        length = np.zeros(1, np.int64)
+        self._copy(f"{label}.size", length, root).wait()
+        received = np.empty(int(length[0]), np.uint8)
+        self._copy(f"{label}.bytes", received, root).wait()
+        return self.codec.decode(received.tobytes(), allow_pickle=self.allow_pickle)
+
+    def allgather(self, value: object, name: str | None) -> list[object]:
+        """Give every rank the objects of all.
+
+        Args:
+            value: This rank's object.
+            name: Identifies the call across ranks; by the order of the calls if not given.
+
+        Returns:
+            The objects by rank; this rank's own is ``value`` itself.
+
+        Raises:
+            TypeError: This rank's object cannot be sent.
+            ValueError: Another rank's object cannot be sent.
+        """
+        label, _ = wire_name(self.session, "allgather_object", name)
+        payload, error = self._encode(value)
+        sizes = self._gather_sizes(f"{label}.sizes", len(payload))
+        parts = [np.empty(int(length), np.uint8) for length in sizes]
+        parts[self.session.rank] = np.frombuffer(payload, np.uint8)
+        handles = [self._copy(f"{label}.bytes.{rank}", part, rank) for rank, part in enumerate(parts)]
+        for handle in handles:
+            handle.wait()
+        if error is not None:
+            raise error
+        own = self.session.rank
+        return [value if rank == own else self._decode_from(rank, part) for rank, part in enumerate(parts)]
+
+    def _encode(self, value: object) -> tuple[bytes, Exception | None]:
+        """Bytes to send in any case: what cannot be sent must not leave the other ranks waiting."""
+        try:
+            return self.codec.encode(value, allow_pickle=self.allow_pickle), None
+        except Exception as error:
+            return self.codec.failure(f"rank {self.session.rank} could not send its object: {error}"), error
+
+    def _decode_from(self, rank: int, part: NDArray[np.uint8]) -> object:
+        try:
+            return self.codec.decode(part.tobytes(), allow_pickle=self.allow_pickle)
+        except ValueError as error:
+            raise ValueError(f"no object from rank {rank}: {error}") from error
+
+    def _copy(self, name: str, data: NDArray[np.generic], root: int) -> Handle:
+        """Start to broadcast an array: read on the root, written elsewhere."""
+        dtype = DType.INT64 if data.dtype == np.int64 else DType.UINT8
+        spec = TensorSpec(name, dtype, data.shape, ReduceOp.COPY, root=root, ephemeral=True)
+        buffer = _buffer(data)
+        sends = self.session.rank == root
+        return self.session.submit(spec, buffer if sends else None, None if sends else buffer)
+
+    def _gather_sizes(self, name: str, own: int) -> NDArray[np.int64]:
+        sizes = np.zeros(self.session.size, np.int64)
+        sizes[self.session.rank] = own
+        spec = TensorSpec(name, DType.INT64, sizes.shape, ReduceOp.SUM, ephemeral=True)
+        self.session.submit(spec, _buffer(sizes), _buffer(sizes)).wait()
+        return sizes
+
+
+def _buffer(data: NDArray[np.generic]) -> Buffer:
+    return Buffer(data.ctypes.data, data.nbytes, data)

@@ -1,0 +1,193 @@
+"""The settings of one process: one frozen dataclass whose fields carry their help text, unit and limits."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+from byteps.config.addresses import parse_address
+from byteps.config.parsing import validate
+from byteps.errors import ConfigError
+
+MAX_PARTITION_BYTES = 64 << 20
+"""Larger partitions gain nothing, and each is held twice by its server."""
+
+_MAX_NUMBER = 2**31 - 1
+
+
+def _is_address(text: str) -> bool:
+    try:
+        parse_address(text)
+    except ConfigError:
+        return False
+    return True
+
+
+def _setting(
+    default: Any,
+    text: str,
+    *,
+    unit: str = "",
+    low: float | None = 0,
+    high: float | None = None,
+    choices: tuple[str, ...] = (),
+    aliases: tuple[tuple[str, str], ...] = (),
+    check: Callable[[str], bool] | None = None,
+    secret: bool = False,
+    variable: bool = True,
+) -> Any:
+    """Make a dataclass field.
+
+    Args:
+        default: the value when no source gives one.
+        text: the help text.
+        unit: what the number counts, or the form of the text.
+        low: smallest number allowed.
+        high: largest number allowed; for text the most bytes.
+        choices: the words allowed.
+        aliases: other spellings of a choice.
+        check: whether a non-empty text is well formed.
+        secret: never shown.
+        variable: whether an environment variable sets it.
+    """
+    metadata = {
+        "help": text,
+        "unit": unit,
+        "low": low,
+        "high": high,
+        "choices": choices,
+        "aliases": dict(aliases),
+        "check": check,
+        "secret": secret,
+        "variable": variable,
+    }
+    return dataclasses.field(default=default, repr=not secret, metadata=metadata)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Config:
+    """Every setting of one process. Use ``resolve()`` to fill it from arguments, environment and file.
+
+    Raises:
+        ConfigError: a value has the wrong type or is outside what its field allows.
+    """
+
+    role: str = _setting(
+        "worker",
+        "What this process does. The old name `scheduler` means `coordinator`.",
+        choices=("worker", "server", "coordinator"),
+        aliases=(("scheduler", "coordinator"),),
+    )
+    rank: int = _setting(
+        -1, "Number of this worker in the job; -1: the coordinator chooses.", low=-1, high=_MAX_NUMBER
+    )
+    size: int = _setting(0, "Number of workers in the job; 0: not told.", high=_MAX_NUMBER)
+    local_rank: int = _setting(
+        -1, "Number of this worker on its node; -1: not told.", low=-1, high=_MAX_NUMBER
+    )
+    local_size: int = _setting(0, "Number of workers on this node; 0: not told.", high=_MAX_NUMBER)
+    num_servers: int = _setting(0, "Number of servers in the job; 0: not told.", high=65535)
+    coordinator: str = _setting(
+        "", "Address of the coordinator.", unit="host:port or [ipv6]:port", check=_is_address
+    )
+    job_id: str = _setting(
+        "byteps", "Name of the job. A peer of another job is turned away.", unit="text", high=64
+    )
+    launcher: str = _setting(
+        "",
+        "What started this process; detected, empty for nothing known.",
+        choices=("", "byteps", "dmlc", "horovod", "torchrun", "mpi", "slurm"),
+    )
+    nodes: int = _setting(0, "Number of nodes in the job; 0: not told.", high=_MAX_NUMBER)
+    node_rank: int = _setting(-1, "Number of this node; -1: not told.", low=-1, high=_MAX_NUMBER)
+    interface: str = _setting(
+        "", "Network interface to listen on and to advertise, such as `eth0`; empty: by route.", unit="name"
+    )
+    bind_host: str = _setting(
+        "", "Host or address to listen on; empty: the address that leads to the coordinator.", unit="host"
+    )
+    advertise_host: str = _setting(
+        "",
+        "Host or address under which others reach this process; empty: the one listened on.",
+        unit="host",
+    )
+    port: int = _setting(
+        0,
+        "Port to listen on; 0: the kernel chooses. Set by `--port`; a coordinator's by `DMLC_PS_ROOT_PORT`.",
+        high=65535,
+        # In Kubernetes a Service called "byteps" puts a BYTEPS_PORT=tcp://... into every pod.
+        variable=False,
+    )
+    auth_token: str = _setting(
+        "",
+        "The secret that all processes of the job share. A file is safer: environments can be seen.",
+        unit="text",
+        secret=True,
+    )
+    auth_token_file: str = _setting(
+        "", "File that holds the shared secret; surrounding white space is cut.", unit="path"
+    )
+    insecure: bool = _setting(
+        False,
+        "Allow listening on a non-loopback address without a token. Anyone who can connect may then join.",
+    )
+    tls_cert: str = _setting(
+        "", "Certificate (PEM) of this process; TLS for the control plane needs all three files.", unit="path"
+    )
+    tls_key: str = _setting("", "Private key (PEM) of `tls_cert`.", unit="path")
+    tls_ca: str = _setting(
+        "",
+        "Certificate authority (PEM) that signed every process's certificate; make one for the job.",
+        unit="path",
+    )
+    encrypt_data: bool = _setting(
+        False, "Encrypt the data links too; an error where this machine cannot (then use WireGuard)."
+    )
+    partition_bytes: int = _setting(
+        4 << 20,
+        "Largest part of a tensor that is placed and sent as one unit. "
+        "Rounded up to whole cells of 64 KiB; at most 64 MiB.",
+        unit="bytes",
+        low=1,
+    )
+    credit_bytes: int = _setting(0, "Bytes a worker may have in flight; 0: automatic.", unit="bytes")
+    connections: int = _setting(
+        0,
+        "Connections per worker and server, each with its own I/O thread at both ends; 0: automatic.",
+        high=64,
+    )
+    scheduling: str = _setting(
+        "priority",
+        "Order of sending: most urgent first, first come first served, or one partition at a time.",
+        choices=("priority", "fifo", "stop-and-wait"),
+    )
+    deterministic: bool = _setting(
+        False, "Add contributions in rank order whatever order they arrive in: bitwise equal from run to run."
+    )
+    force_distributed: bool = _setting(False, "Use the servers even with one worker.")
+    join_timeout_s: float = _setting(
+        600.0, "How long to wait for processes that have not come yet.", unit="s"
+    )
+    peer_timeout_s: float = _setting(
+        30.0, "A process is lost after this long without a heartbeat.", unit="s", low=0.01
+    )
+    stall_timeout_s: float = _setting(0.0, "Give up on a live rank that is this late; 0: never.", unit="s")
+    stall_warning_s: float = _setting(
+        10.0, "Log which tensor waits for which rank after this long; 0: never.", unit="s"
+    )
+    heartbeat_s: float = _setting(1.0, "Time between two heartbeats.", unit="s", low=0.01)
+    log_level: str = _setting(
+        "warning",
+        "Least severe message that is logged.",
+        choices=("trace", "debug", "info", "warning", "error", "fatal"),
+    )
+    log_hide_time: bool = _setting(False, "Leave the time out of log lines.")
+
+    def __post_init__(self) -> None:
+        for field in dataclasses.fields(self):
+            validate(field, getattr(self, field.name), f"Config.{field.name}")
+
+
+FIELDS: dict[str, dataclasses.Field[Any]] = {field.name: field for field in dataclasses.fields(Config)}
+"""The fields by name, in the order of documentation."""

@@ -1,0 +1,1 @@
+"""The coordinator: membership, tensor numbers and placement, barriers, and the orderly end of a job."""

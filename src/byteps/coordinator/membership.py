@@ -1,0 +1,239 @@
+"""Who is in the job: joining, ranks and server numbers, settings that all share, and the Welcome to all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from byteps.errors import JoinError
+from byteps.wire import JobSettings, Join, ServerAddress, Welcome
+
+DEFAULT_SETTINGS = JobSettings(lanes=1, partition_bytes=4 * 1024 * 1024, deterministic=False)
+FIRST_EPOCH = 1
+
+
+@dataclass(slots=True, eq=False)
+class Member:
+    """A worker or server that has joined.
+
+    Attributes:
+        id: The driver's number for the connection.
+        join: What it said when it joined.
+        number: Rank or server number; -1 while none is given.
+        heard_s: When its last heartbeat came; ``None`` as long as it has no heartbeat connection.
+    """
+
+    id: int
+    join: Join
+    number: int
+    heard_s: float | None = None
+
+    @property
+    def is_worker(self) -> bool:
+        """Whether this is a worker, not a server."""
+        return self.join.role == "worker"
+
+    def __str__(self) -> str:
+        """As error messages name it: ``worker rank 3 (pid 4242 on node7)``."""
+        process = f"(pid {self.join.pid} on {self.join.node or 'an unnamed node'})"
+        if self.number < 0:
+            return f"{self.join.role} {process}"
+        return f"worker rank {self.number} {process}" if self.is_worker else f"server {self.number} {process}"
+
+
+class Membership:
+    """The members of one job.
+
+    Args:
+        num_workers: Workers to wait for; 0 if the members are to tell.
+        num_servers: Servers to wait for; 0 if the members are to tell.
+    """
+
+    def __init__(self, num_workers: int, num_servers: int) -> None:
+        self._members: dict[int, Member] = {}
+        self._numbered: dict[tuple[str, int], Member] = {}
+        self._agreements = {name: _Agreement(name) for name in _SHARED}
+        self._agreements["size"].record(num_workers or None, "the coordinator")
+        self._agreements["num_servers"].record(num_servers or None, "the coordinator")
+
+    def __iter__(self) -> Iterator[Member]:
+        return iter(self._members.values())
+
+    def __len__(self) -> int:
+        return len(self._members)
+
+    def get(self, member: int) -> Member | None:
+        """The member with the driver's number ``member``."""
+        return self._members.get(member)
+
+    def find(self, role: str, number: int) -> Member | None:
+        """The worker of rank, or the server with number, ``number``."""
+        return self._numbered.get((role, number))
+
+    def remove(self, member: int) -> Member | None:
+        """Take a member out."""
+        one = self._members.pop(member, None)
+        if one is not None:
+            self._numbered.pop((one.join.role, one.number), None)
+        return one
+
+    @property
+    def workers(self) -> list[Member]:
+        """Workers, by rank once ranks are given, by time of joining before."""
+        return sorted((one for one in self if one.is_worker), key=lambda one: one.number)
+
+    @property
+    def servers(self) -> list[Member]:
+        """Servers, by number once numbers are given, by time of joining before."""
+        return sorted((one for one in self if not one.is_worker), key=lambda one: one.number)
+
+    @property
+    def size(self) -> int:
+        """Number of workers in the job; 0 as long as nobody has told."""
+        return int(self._agreements["size"].value or 0)
+
+    @property
+    def num_servers(self) -> int:
+        """Number of servers in the job; 0 as long as nobody has told."""
+        return int(self._agreements["num_servers"].value or 0)
+
+    @property
+    def settings(self) -> JobSettings:
+        """What the workers agreed on; defaults if none of them told."""
+        values = [self._agreements[name].value for name in ("lanes", "partition_bytes", "deterministic")]
+        if None in values:
+            return DEFAULT_SETTINGS
+        return JobSettings(int(values[0] or 0), int(values[1] or 0), bool(values[2]))
+
+    @property
+    def complete(self) -> bool:
+        """Whether every worker and every server has joined."""
+        return 0 < self.size == len(self.workers) and 0 < self.num_servers == len(self.servers)
+
+    def add(self, member: int, join: Join) -> None:
+        """Let a worker or server in.
+
+        Raises:
+            JoinError: It cannot be let in; the message says why and names whom it is at odds with.
+        """
+        new = Member(member, join, join.rank)
+        told = {name: tell(join) for name, tell in _SHARED.items()}
+        for name, value in told.items():
+            self._agreements[name].check(value, str(new))
+        self._check_seat(
+            new, int(told["size"] or 0) or self.size, int(told["num_servers"] or 0) or self.num_servers
+        )
+        for name, value in told.items():
+            self._agreements[name].record(value, str(new))
+        self._members[member] = new
+        if new.number >= 0:
+            self._numbered[join.role, new.number] = new
+
+    def welcome(self) -> list[tuple[int, Welcome]]:
+        """Give numbers to those that have none and greet everybody. To be called once, when ``complete``."""
+        for group in (self.workers, self.servers):
+            _number(group)
+        self._numbered = {(one.join.role, one.number): one for one in self}
+        addresses = [ServerAddress(server.join.address, server.join.port) for server in self.servers]
+        return [
+            (one.id, self._greeting(one, group, addresses))
+            for group in (self.servers, self.workers)
+            for one in group
+        ]
+
+    def waiting_for(self) -> str:
+        """Who has not joined yet: ``worker ranks 1, 3 and 1 of 2 servers``."""
+        texts = [self._missing_workers(), _missing_count("server", len(self.servers), self.num_servers)]
+        return " and ".join(text for text in texts if text)
+
+    def _check_seat(self, new: Member, size: int, num_servers: int) -> None:
+        """Refuse a member whose number is taken or does not exist, and any for whom no seat is free."""
+        group = self.workers if new.is_worker else self.servers
+        seats = size if new.is_worker else num_servers
+        holder = self.find(new.join.role, new.number) if new.number >= 0 else None
+        if holder is not None:
+            raise JoinError(f"{new} cannot join: {holder} has that number already; give each its own")
+        highest = max([new.number, *(one.number for one in group)])
+        if seats and highest >= seats:
+            raise JoinError(
+                f"{new} cannot join: number {highest} is out of range in a job of {seats} {new.join.role}s"
+            )
+        if seats and len(group) >= seats:
+            raise JoinError(f"{new} cannot join: the job has all of its {seats} {new.join.role}s already")
+
+    def _greeting(self, one: Member, group: Sequence[Member], addresses: list[ServerAddress]) -> Welcome:
+        neighbours = [other.number for other in group if other.join.node == one.join.node]
+        given = one.join.local_rank
+        return Welcome(
+            rank=one.number,
+            size=self.size,
+            local_rank=given if given >= 0 else neighbours.index(one.number),
+            local_size=one.join.local_size or len(neighbours),
+            epoch=FIRST_EPOCH,
+            servers=addresses,
+            settings=self.settings,
+        )
+
+    def _missing_workers(self) -> str:
+        numbers = {one.number for one in self.workers}
+        if -1 in numbers or not self.size or not numbers:
+            return _missing_count("worker", len(self.workers), self.size)
+        return name_ranks([rank for rank in range(self.size) if rank not in numbers])
+
+
+@dataclass(slots=True)
+class _Agreement:
+    """A value on which all that tell it must agree."""
+
+    name: str
+    value: int | None = None
+    said_by: str = field(default="")
+
+    def check(self, value: int | None, who: str) -> None:
+        """Raise ``JoinError`` if ``value`` is told and is another one than before."""
+        if value is not None and self.value is not None and value != self.value:
+            raise JoinError(
+                f"{who} has {self.name}={value}, but {self.said_by} has {self.name}={self.value}; "
+                "give all processes of the job the same"
+            )
+
+    def record(self, value: int | None, who: str) -> None:
+        """Keep the first value told, and who told it."""
+        if self.value is None and value is not None:
+            self.value, self.said_by = value, who
+
+
+def _setting(name: str) -> Callable[[Join], int | None]:
+    return lambda join: None if join.settings is None else int(getattr(join.settings, name))
+
+
+_SHARED: dict[str, Callable[[Join], int | None]] = {
+    "size": lambda join: join.size or None,
+    "num_servers": lambda join: join.num_servers or None,
+    "lanes": _setting("lanes"),
+    "partition_bytes": _setting("partition_bytes"),
+    "deterministic": _setting("deterministic"),
+}
+
+
+def _number(group: Sequence[Member]) -> None:
+    """Give the free numbers to members without one, in the order in which they joined."""
+    taken = {one.number for one in group}
+    free = iter(number for number in range(len(group)) if number not in taken)
+    for one in group:
+        if one.number < 0:
+            one.number = next(free)
+
+
+def name_ranks(ranks: Sequence[int]) -> str:
+    """Ranks as messages name them: ``worker ranks 1, 3``; the first 20 if there are many."""
+    if not ranks:
+        return ""
+    numbers = [str(rank) for rank in ranks[:20]] + ["..."] * (len(ranks) > 20)
+    return f"worker rank{'s' if len(ranks) > 1 else ''} {', '.join(numbers)}"
+
+
+def _missing_count(role: str, joined: int, expected: int) -> str:
+    if not expected:
+        return f"the number of {role}s, which no process of the job was told"
+    return f"{expected - joined} of {expected} {role}s" if joined < expected else ""

@@ -1,0 +1,93 @@
+"""What members of a running job ask for: declarations, barriers, and who is late."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from byteps.coordinator.barrier import Barriers
+from byteps.coordinator.declarations import Declarations, Outgoing, ToRank, ToServer
+from byteps.coordinator.inquiries import Inquiries
+from byteps.coordinator.tensors import TensorTable
+from byteps.errors import ProtocolError
+from byteps.placement import Placer
+from byteps.wire import (
+    AskMissing,
+    Barrier,
+    BarrierDone,
+    Declare,
+    Finished,
+    Installed,
+    Message,
+    Missing,
+    Refuse,
+)
+
+
+class Requests:
+    """Answers requests by rank and server number.
+
+    Args:
+        size: Number of workers.
+        placer: Where tensors are placed.
+        silence_s: Seconds since a rank's last heartbeat; infinite if it has no heartbeat connection.
+    """
+
+    def __init__(self, size: int, placer: Placer, silence_s: Callable[[int], float]) -> None:
+        self._table = TensorTable(size, placer)
+        self._declarations = Declarations(self._table)
+        self._barriers = Barriers(size)
+        self._inquiries = Inquiries(silence_s)
+
+    @property
+    def barrier_missing(self) -> list[int]:
+        """Ranks that others wait for at a barrier."""
+        return self._barriers.missing
+
+    def from_worker(self, rank: int, message: Message) -> list[Outgoing]:
+        """A worker asks for something.
+
+        Raises:
+            ProtocolError: No correct worker sends this.
+        """
+        match message:
+            case Declare():
+                return self._declarations.declare(rank, message)
+            case Refuse():
+                return self._declarations.refuse(rank, message)
+            case Finished():
+                return self._declarations.finished(rank, message)
+            case Barrier():
+                return [
+                    ToRank(other, BarrierDone(request))
+                    for other, request in self._barriers.arrive(rank, message.request)
+                ]
+            case AskMissing():
+                return self._ask_missing(rank, message)
+        raise ProtocolError(f"{type(message).__name__} is not for a worker to send")
+
+    def from_server(self, number: int, message: Message) -> list[Outgoing]:
+        """A server answers.
+
+        Raises:
+            ProtocolError: No correct server sends this.
+        """
+        match message:
+            case Installed():
+                return self._declarations.installed(number, message)
+            case Missing():
+                answer = self._inquiries.answered(number, message)
+                return [ToRank(*answer)] if answer else []
+        raise ProtocolError(f"{type(message).__name__} is not for a server to send")
+
+    def depart(self, rank: int) -> list[Outgoing]:
+        """A rank left in order."""
+        return self._declarations.depart(rank)
+
+    def _ask_missing(self, rank: int, message: AskMissing) -> list[Outgoing]:
+        """Pass the question on; for a tensor that no server sums any part of, there is nobody to wait for."""
+        tensor = self._table.get(message.id)
+        servers = sorted(tensor.servers) if tensor else []
+        if not servers:
+            return [ToRank(rank, Missing(message.request, [], []))]
+        question = self._inquiries.ask(rank, message, servers)
+        return [ToServer(server, question) for server in servers]

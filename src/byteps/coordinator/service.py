@@ -1,0 +1,196 @@
+"""The coordinator as a process: listens, lets authenticated peers in, and drives the sans-IO core.
+
+Nothing here polls: the process wakes when a peer says something or when the core's next deadline has come.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import itertools
+import logging
+import socket
+import ssl
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from byteps import network, security
+from byteps.config import Config
+from byteps.coordinator.connections import BeaconConnection, ControlConnection
+from byteps.coordinator.core import Coordinator, Outbox
+from byteps.errors import HandshakeError
+from byteps.security import Identity
+from byteps.wire import Message
+
+HANDSHAKES_AT_ONCE = 128
+"""Strangers can hold this many connections at most, each until the handshake's deadline."""
+
+_log = logging.getLogger(__name__)
+
+
+async def serve(config: Config, *, ready: Callable[[str, int], None]) -> int:
+    """Coordinate one job.
+
+    Args:
+        config: The coordinator's settings; ``size`` and ``num_servers`` may be left to the members to tell.
+        ready: Called once with the host and port to connect to.
+
+    Returns:
+        The process's exit code: 0 when all members left in order, 1 when the job failed.
+
+    Raises:
+        ConfigError: It cannot listen where it is told to, or must not without a token.
+    """
+    token = security.load_token(config)
+    host = network.bind_address(config)
+    security.check_bind(host, token, config.insecure)
+    tls = security.server_tls(config)
+    with network.listen(host, config.port) as listener:
+        listener.setblocking(False)
+        service = _Service(config, token, tls)
+        own = network.parse_address(config.coordinator)[0] if config.coordinator else ""
+        ready(network.advertised_address(config, own), listener.getsockname()[1])
+        await service.run(listener)
+    if service.core.failure is not None:
+        _log.error("the job failed: %s", service.core.failure)
+        return 1
+    return 0
+
+
+class _Service:
+    """Connections by member, and the one timer."""
+
+    def __init__(self, config: Config, token: bytes, tls: ssl.SSLContext | None) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._token = token
+        self._tls = tls
+        self._job_id = config.job_id
+        self._over = asyncio.Event()
+        self._timer: asyncio.TimerHandle | None = None
+        self._next_member = itertools.count()
+        self._members: dict[int, ControlConnection] = {}
+        self._beacons: set[BeaconConnection] = set()
+        self._admissions: set[asyncio.Task[None]] = set()
+        self.core = Coordinator(
+            config.size, config.num_servers, self._loop.time, config.join_timeout_s, config.peer_timeout_s
+        )
+
+    async def run(self, listener: socket.socket) -> None:
+        """Serve until the job is over."""
+        self._settle([])
+        accepting = asyncio.create_task(self._accept(listener))
+        over = asyncio.create_task(self._over.wait())
+        try:
+            await asyncio.wait({accepting, over}, return_when=asyncio.FIRST_COMPLETED)
+            if accepting.done():
+                accepting.result()
+        finally:
+            await self._close([accepting, over, *self._admissions])
+
+    async def _accept(self, listener: socket.socket) -> None:
+        while True:
+            sock = await self._accept_one(listener)
+            task = asyncio.create_task(self._admit(sock))
+            self._admissions.add(task)
+            task.add_done_callback(functools.partial(self._admitted, sock))
+            if len(self._admissions) >= HANDSHAKES_AT_ONCE:
+                await asyncio.wait(self._admissions, return_when=asyncio.FIRST_COMPLETED)
+
+    async def _accept_one(self, listener: socket.socket) -> socket.socket:
+        """The next connection. When file descriptors run out, first let one that is being admitted go."""
+        while True:
+            try:
+                sock, _ = await self._loop.sock_accept(listener)
+            except ConnectionError:
+                continue  # it was gone before we got to it
+            except OSError as error:
+                if not self._admissions:
+                    raise
+                _log.warning("cannot accept a connection now: %s", error)
+                await asyncio.wait(self._admissions, return_when=asyncio.FIRST_COMPLETED)
+            else:
+                return sock
+
+    async def _admit(self, sock: socket.socket) -> None:
+        """Let a peer in if it belongs to this job."""
+        try:
+            steps = security.accept_steps(self._token, self._identity_for, _objection)
+            peer = await security.async_handshake(self._loop, sock, steps)
+            await (self._attach_beacon if peer.purpose == "beacon" else self._attach_control)(sock, peer)
+        except (HandshakeError, OSError) as error:
+            _log.warning("turned a connection away: %s", error)
+            sock.close()
+
+    def _admitted(self, sock: socket.socket, task: asyncio.Task[None]) -> None:
+        self._admissions.discard(task)
+        if task.cancelled():  # perhaps before it ran at all
+            sock.close()
+
+    def _identity_for(self, peer: Identity) -> Identity:
+        """Both control and heartbeat connections come here; only the former use TLS."""
+        beacon = peer.purpose == "beacon"
+        return Identity(
+            role="coordinator",
+            job_id=self._job_id,
+            purpose="beacon" if beacon else "control",
+            tls=self._tls is not None and not beacon,
+        )
+
+    async def _attach_control(self, sock: socket.socket, peer: Identity) -> None:
+        member = next(self._next_member)
+
+        def received(message: Message) -> None:
+            self._settle(self.core.received(member, message))
+
+        def ended(reason: str) -> None:
+            self._members.pop(member, None)
+            self._settle(self.core.disconnected(member, reason))
+
+        connection = self._members[member] = ControlConnection(peer, received, ended)
+        limit_s = None if self._tls is None else security.DEADLINE_S
+        try:
+            await self._loop.connect_accepted_socket(
+                lambda: connection, sock, ssl=self._tls, ssl_handshake_timeout=limit_s
+            )
+        except OSError:
+            self._members.pop(member, None)
+            raise
+
+    async def _attach_beacon(self, sock: socket.socket, peer: Identity) -> None:
+        connection = BeaconConnection(
+            lambda: self.core.heartbeat(peer.role, peer.number), self._beacons.discard
+        )
+        self._beacons.add(connection)
+        await self._loop.connect_accepted_socket(lambda: connection, sock)
+        self._settle([])
+
+    def _settle(self, outbox: Outbox) -> None:
+        """Deliver what the core wants said, then see whether it is finished and when to wake it."""
+        for member, message in outbox:
+            connection = self._members.get(member)
+            if connection is not None:
+                connection.send(message)
+        if self.core.finished:
+            self._over.set()
+        deadline_s = self.core.deadline_s
+        if deadline_s is not None and (self._timer is None or deadline_s < self._timer.when()):
+            if self._timer is not None:
+                self._timer.cancel()
+            self._timer = self._loop.call_at(deadline_s, self._tick)
+
+    def _tick(self) -> None:
+        self._timer = None
+        self._settle(self.core.tick())
+
+    async def _close(self, tasks: Sequence[asyncio.Future[Any]]) -> None:
+        for connection in [*self._members.values(), *self._beacons]:
+            connection.abort()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        if self._timer is not None:
+            self._timer.cancel()
+
+
+def _objection(peer: Identity) -> str:
+    return "there is one coordinator in a job, this one" if peer.role == "coordinator" else ""

@@ -1,0 +1,243 @@
+"""The declaration table: which tensor has which number and parts, who knows it, and whether all agree."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from byteps.dtypes import DType, ReduceOp
+from byteps.errors import ProtocolError
+from byteps.placement import Placer
+from byteps.wire import Declare, Part, Placement, Refusal, TensorSpec
+
+LARGEST_TENSOR_BYTES = 2**40
+LARGEST_BATCH_PARTS = 2**22
+"""A declaration's answer stays under the limit of its message even when cut into this many partitions."""
+
+_MUST_MATCH: Final = ("dtype", "shape", "op", "prescale", "postscale", "root")
+
+
+@dataclass(slots=True, eq=False)
+class Tensor:
+    """One name in one generation.
+
+    Attributes:
+        id: Its number, never used again.
+        spec: What the first rank declared; ``None`` if a rank refused the name before any declared it.
+        first_rank: Who declared it first.
+        parts: Its partitions; empty once it has failed.
+        failure: Why it cannot be used; empty while it can.
+        seen: Ranks that need no further answer about it: they have declared or refused it.
+        holders: Ranks that have its placement.
+        finished: Ranks that are done with it.
+        installs: Requests to servers that are to be answered before a rank may use it.
+    """
+
+    id: int
+    name: str
+    generation: int
+    spec: TensorSpec | None
+    first_rank: int
+    parts: list[Part] = field(default_factory=list)
+    failure: str = ""
+    seen: set[int] = field(default_factory=set)
+    holders: set[int] = field(default_factory=set)
+    finished: set[int] = field(default_factory=set)
+    installs: set[int] = field(default_factory=set)
+
+    @property
+    def servers(self) -> set[int]:
+        """Servers that sum a part of it."""
+        return {part.server for part in self.parts}
+
+    def answer(self) -> Placement | Refusal:
+        """What a rank that declares it is told."""
+        if self.failure:
+            return Refusal(self.name, self.failure)
+        return Placement(self.id, self.generation, self.parts)
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What a declaration led to.
+
+    Attributes:
+        tensors: One for each that was declared, in order.
+        created: Those that no rank had declared before and that have been placed.
+        failed: Those that others hold and that this declaration made unusable, with the servers to tell.
+    """
+
+    tensors: list[Tensor] = field(default_factory=list)
+    created: list[Tensor] = field(default_factory=list)
+    failed: list[tuple[Tensor, set[int]]] = field(default_factory=list)
+
+
+class TensorTable:
+    """All tensors of the job.
+
+    Args:
+        size: Number of ranks.
+        placer: Where tensors are placed.
+    """
+
+    def __init__(self, size: int, placer: Placer) -> None:
+        self._placer = placer
+        self._ranks = set(range(size))
+        self._size = size
+        self._next_id = 0
+        self._by_name: dict[tuple[str, int], Tensor] = {}
+        self._by_id: dict[int, Tensor] = {}
+
+    def __len__(self) -> int:
+        return len(self._by_name)
+
+    def get(self, tensor: int) -> Tensor | None:
+        """The usable tensor with this number; ``None`` for one that failed or is forgotten."""
+        return self._by_id.get(tensor)
+
+    def declare(self, rank: int, message: Declare) -> Outcome:
+        """A rank declares tensors; those that are new are placed as one batch.
+
+        Raises:
+            ProtocolError: The message contradicts itself or this rank's earlier ones; nothing has changed.
+        """
+        keys = self._checked_keys(rank, message)
+        outcome = Outcome()
+        for spec, key in zip(message.tensors, keys, strict=True):
+            tensor = self._by_name.get(key)
+            if tensor is None:
+                tensor = self._create(rank, spec.name, key[1], spec)
+                outcome.created.append(tensor)
+            elif not tensor.failure and not _agree(tensor.spec, spec):
+                outcome.failed.append(self._fail(tensor, _conflict(rank, spec, tensor)))
+            tensor.seen.add(rank)
+            outcome.tensors.append(tensor)
+        outcome.created = self._place(outcome.created)
+        for tensor in outcome.tensors:
+            self._forget_if_done(tensor)
+        return outcome
+
+    def refuse(self, rank: int, name: str, generation: int, message: str) -> tuple[Tensor, set[int]] | None:
+        """A rank cannot go along with a tensor; nobody can use it then.
+
+        Returns:
+            The tensor and the servers to tell, if this is news to ranks that hold it.
+        """
+        tensor = self._by_name.get((name, generation)) or self._create(rank, name, generation, None)
+        news = None if tensor.failure else self._fail(tensor, message[:8000])
+        tensor.seen.add(rank)
+        tensor.holders.discard(rank)
+        self._forget_if_done(tensor)
+        return news
+
+    def finish(self, rank: int, ids: Sequence[int]) -> list[tuple[int, set[int]]]:
+        """A rank is done with tensors.
+
+        Returns:
+            Number and servers of those that all ranks are done with; they are forgotten.
+        """
+        done = []
+        for tensor in filter(None, map(self._by_id.get, ids)):
+            tensor.finished.add(rank)
+            if tensor.finished >= self._ranks:
+                done.append(self._drop(tensor))
+        return done
+
+    def depart(self, rank: int) -> list[tuple[int, set[int]]]:
+        """A rank left in order, so nothing more will come from it. Returns what ``finish`` does."""
+        self._ranks.discard(rank)
+        for tensor in list(self._by_name.values()):
+            self._forget_if_done(tensor)
+        return [
+            self._drop(one)
+            for one in list(self._by_id.values())
+            if one.finished and one.finished >= self._ranks
+        ]
+
+    def _checked_keys(self, rank: int, message: Declare) -> list[tuple[str, int]]:
+        if len(message.tensors) != len(message.generations):
+            counts = f"{len(message.tensors)} tensors in {len(message.generations)} generations"
+            raise ProtocolError(f"rank {rank} declared {counts}")
+        keys = [
+            (spec.name, generation)
+            for spec, generation in zip(message.tensors, message.generations, strict=True)
+        ]
+        twice = next((key for key in keys if key in self._by_name and rank in self._by_name[key].seen), None)
+        if twice is None and len(set(keys)) < len(keys):
+            twice = next(key for index, key in enumerate(keys) if key in keys[:index])
+        if twice is not None:
+            raise ProtocolError(f"rank {rank} declared tensor {twice[0]!r} twice as generation {twice[1]}")
+        return keys
+
+    def _create(self, rank: int, name: str, generation: int, spec: TensorSpec | None) -> Tensor:
+        tensor = Tensor(self._next_id, name, generation, spec, rank)
+        self._next_id += 1
+        self._by_name[name, generation] = tensor
+        return tensor
+
+    def _place(self, tensors: list[Tensor]) -> list[Tensor]:
+        """Place those that can be used; the others fail. Returns the former."""
+        usable: list[tuple[Tensor, int]] = []
+        room = LARGEST_BATCH_PARTS * self._placer.partition_bytes
+        for tensor in tensors:
+            assert tensor.spec is not None
+            nbytes = tensor.spec.nbytes
+            tensor.failure = _impossible(tensor.spec, self._size, min(room, LARGEST_TENSOR_BYTES))
+            if not tensor.failure:
+                usable.append((tensor, nbytes))
+                room -= nbytes
+        places = self._placer.place([nbytes for _, nbytes in usable])
+        for (tensor, _), parts in zip(usable, places, strict=True):
+            tensor.parts = parts
+            self._by_id[tensor.id] = tensor
+        return [tensor for tensor, _ in usable]
+
+    def _fail(self, tensor: Tensor, message: str) -> tuple[Tensor, set[int]]:
+        """Make a tensor unusable. Ranks that have yet to declare it will get the same message."""
+        servers = tensor.servers
+        tensor.failure = message
+        self._placer.release(tensor.parts)
+        tensor.parts = []
+        tensor.installs.clear()
+        self._by_id.pop(tensor.id, None)
+        return tensor, servers
+
+    def _forget_if_done(self, tensor: Tensor) -> None:
+        """A failed tensor is remembered until every rank has been told."""
+        if tensor.failure and tensor.seen >= self._ranks:
+            self._by_name.pop((tensor.name, tensor.generation), None)
+
+    def _drop(self, tensor: Tensor) -> tuple[int, set[int]]:
+        self._placer.release(tensor.parts)
+        del self._by_id[tensor.id], self._by_name[tensor.name, tensor.generation]
+        return tensor.id, tensor.servers
+
+
+def _conflict(rank: int, spec: TensorSpec, tensor: Tensor) -> str:
+    first = tensor.spec
+    assert first is not None
+    return (
+        f"tensor {spec.name!r}: rank {rank} declared {spec.describe()}, but rank {tensor.first_rank} "
+        f"declared {first.describe()}; all ranks must submit the same shape, dtype and op under one name"
+    )
+
+
+def _agree(first: TensorSpec | None, other: TensorSpec) -> bool:
+    """Whether two ranks mean the same; that one of them uses the name only once does not matter."""
+    return first is not None and all(getattr(first, name) == getattr(other, name) for name in _MUST_MATCH)
+
+
+def _impossible(spec: TensorSpec, size: int, limit_bytes: int) -> str:
+    """Why no rank can use such a tensor, or nothing."""
+    text = ""
+    if spec.nbytes > limit_bytes:
+        text = "is too large; submit it in several tensors, and declare fewer at once"
+    elif spec.op == ReduceOp.COPY and not 0 <= spec.root < size:
+        text = f"needs a root rank from 0 to {size - 1}, not {spec.root}"
+    elif spec.op == ReduceOp.AVERAGE and spec.dtype == DType.BOOL:
+        text = "has no average; use another op or dtype"
+    elif not (math.isfinite(spec.prescale) and math.isfinite(spec.postscale)):
+        text = "needs finite scale factors"
+    return text and f"tensor {spec.name!r} ({spec.describe()}) {text}"

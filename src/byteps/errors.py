@@ -1,0 +1,58 @@
+"""Every error that byteps raises, sorted by what the caller can do about it.
+
+Errors that mean "your call was wrong" also derive from ``ValueError``, as Horovod's do, so scripts that catch
+the built-in classes keep working. All others are ``RuntimeError``.
+"""
+
+from __future__ import annotations
+
+
+class BytePSError(RuntimeError):
+    """Base of all errors raised by byteps."""
+
+
+class ConfigError(BytePSError, ValueError):
+    """A setting has a value that cannot work. Correct the setting that the message names."""
+
+
+class NotInitialized(BytePSError, ValueError):
+    """A call that needs a session came before ``init()`` or after ``shutdown()``."""
+
+    def __init__(self) -> None:
+        super().__init__("byteps has not been initialized; call init() first")
+
+
+class DeclarationError(BytePSError, ValueError):
+    """A tensor's name, shape, dtype or op does not match what this or another rank declared."""
+
+
+class DuplicateNameError(BytePSError, ValueError):
+    """A tensor of this name is still in flight on this rank. Wait for its handle or use another name."""
+
+
+class HandshakeError(BytePSError):
+    """A peer could not prove that it belongs to this job: token, version or identity differ."""
+
+
+class ProtocolError(BytePSError):
+    """A peer sent something that no correct peer sends. Both ends probably run different versions."""
+
+
+class JoinError(BytePSError):
+    """This process could not become a member of the job."""
+
+
+class PeerLost(BytePSError):
+    """A worker, a server or the coordinator died or stopped answering. The job cannot go on."""
+
+
+class PeerLeft(BytePSError):
+    """A rank shut down in order, so a round that needs its contribution can never complete."""
+
+
+class SessionClosed(BytePSError):
+    """The session was shut down while the call was in progress, or before it began."""
+
+
+class StallTimeout(BytePSError):
+    """A live rank was later than ``stall_timeout_s`` allows."""

@@ -1,0 +1,224 @@
+"""``byteps run``: a whole job on this machine, with nothing to set."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from byteps.children import ChildRole, as_environment
+from byteps.config import Config, child_environment, format_address
+from byteps.errors import ConfigError
+from byteps.launch.settings import IDENTITY, add_settings, given, resolve_given
+from byteps.launch.supervisor import Supervisor
+from byteps.security import new_token
+
+_LOOPBACK = "127.0.0.1"
+_ADDRESSES = ("bind_host", "advertise_host", "interface")
+_READY_TIMEOUT_S = 60.0
+_CORES_PER_SERVER = 8
+_CHATTY = ("trace", "debug", "info")
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What to run on this machine.
+
+    Attributes:
+        title: name of the command in messages.
+        command: program and arguments of a worker.
+        workers: how many.
+        servers: how many.
+        settings: settings for all processes, by field name.
+        config: the settings as the launcher itself resolved them.
+    """
+
+    title: str
+    command: Sequence[str]
+    workers: int
+    servers: int
+    settings: Mapping[str, object]
+    config: Config
+
+
+def add_run(parser: argparse.ArgumentParser) -> None:
+    """Options of ``byteps run``."""
+    parser.usage = "byteps run -np N [--servers S] [settings] [--] program [arguments ...]"
+    parser.epilog = (
+        "The first process that fails ends the job; its exit code is kept (128 + n for signal n).\n"
+        "Ctrl-C sends SIGTERM to the workers; what still runs after 10 s, or at a second Ctrl-C, is killed.\n"
+        "Workers get no input. Progress bars work; PYTHONUNBUFFERED=1 is set so that lines come at once.\n\n"
+        "examples:\n"
+        "  byteps run -np 2 python train.py\n"
+        "  byteps run -np 4 --servers 2 python train.py --lr 0.1\n"
+        "  byteps run -np 2 --log-level info -- python -m mypackage.train\n"
+        "  CUDA_VISIBLE_DEVICES=0,1 byteps run -np 2 python train.py    (the script chooses by local_rank())"
+    )
+    parser.add_argument(
+        "-np", "--np", dest="workers", type=_positive, required=True, metavar="N", help="number of workers"
+    )
+    parser.add_argument(
+        "--servers",
+        type=_positive,
+        metavar="S",
+        help=f"number of servers (default: N, but at most 2 or one per {_CORES_PER_SERVER} cores)",
+    )
+    # A job on one machine talks over loopback.
+    add_settings(parser, without=(*IDENTITY, *_ADDRESSES))
+    parser.add_argument("program", nargs=argparse.REMAINDER, help="the training program and its arguments")
+    parser.set_defaults(run=_run)
+
+
+def _positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{text} is not at least 1")
+    return number
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    resolved = resolve_given(arguments)
+    job = Job(
+        title="byteps run",
+        command=program(arguments.program, "byteps run -np 2 python train.py"),
+        workers=arguments.workers,
+        servers=arguments.servers or default_servers(arguments.workers),
+        settings=given(arguments),
+        config=resolved.config,
+    )
+    return launch(job)
+
+
+def program(words: Sequence[str], example: str) -> list[str]:
+    """The worker's command line from the words that the user gave.
+
+    Args:
+        words: the words; a leading ``--`` is dropped, a Python file gets this interpreter in front.
+        example: shown if there is no program.
+
+    Raises:
+        ConfigError: there is no program.
+    """
+    command = list(words[1:] if words[:1] == ["--"] else words)
+    if not command:
+        raise ConfigError(f"which program should the workers run? For example: {example}")
+    return [sys.executable, *command] if command[0].endswith(".py") else command
+
+
+def default_servers(workers: int) -> int:
+    """How many servers keep ``workers`` workers on this machine busy without taking its cores from them."""
+    return min(workers, max(2, _cores() // _CORES_PER_SERVER))
+
+
+def launch(job: Job) -> int:
+    """Run a job on this machine until it has ended, and return its exit code.
+
+    Raises:
+        BytePSError: the coordinator could not be started.
+    """
+    supervisor = Supervisor(job.title)
+    shared = as_environment(job.settings)
+    roles: list[ChildRole] = []
+    with supervisor.running():
+        # One worker needs nobody to talk to.
+        if job.workers > 1 or job.config.force_distributed:
+            if not (job.config.auth_token or job.config.auth_token_file):
+                shared["BYTEPS_AUTH_TOKEN"] = new_token()
+            shared["BYTEPS_NUM_SERVERS"] = str(job.servers)
+            shared["BYTEPS_COORDINATOR"] = _start_roles(job, supervisor, shared, roles)
+        environments = [
+            {**shared, **worker_environment(rank, job.workers, rank, job.workers)}
+            for rank in range(job.workers)
+        ]
+        code = run_workers(supervisor, job.command, environments, chatty=job.config.log_level in _CHATTY)
+    for role in roles:
+        role.wait()
+    return code
+
+
+def _start_roles(job: Job, supervisor: Supervisor, shared: Mapping[str, str], roles: list[ChildRole]) -> str:
+    """Start coordinator and servers, append them to ``roles``, and return the coordinator's address."""
+    everywhere = {
+        **shared,
+        **as_environment({"bind_host": _LOOPBACK, "advertise_host": _LOOPBACK}),
+        # Left over from a job around this one, these would contradict what is set here.
+        **as_environment(dict.fromkeys(("interface", "local_rank", "local_size", "node_rank", "nodes"), "")),
+    }
+
+    def start(role: str, name: str, environment: Mapping[str, str], *options: str) -> ChildRole:
+        child = ChildRole(role, environment, options=options, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        supervisor.add(name, child.popen)
+        roles.append(child)
+        return child
+
+    counts = {**everywhere, **as_environment({"rank": "", "size": job.workers})}
+    coordinator = start("coordinator", "coordinator", counts, "--port", str(job.config.port))
+    host, port = coordinator.wait_ready(_READY_TIMEOUT_S).split()
+    address = format_address(host, int(port))
+    for number in range(job.servers):
+        own = as_environment({"rank": number, "size": "", "coordinator": address})
+        start("server", f"server {number}", {**everywhere, **own})
+    return address
+
+
+def worker_environment(rank: int, size: int, local_rank: int, local_size: int) -> dict[str, str]:
+    """Variables that tell a worker which one it is; all nodes run ``local_size`` workers."""
+    variables = as_environment(
+        {
+            "role": "worker",
+            "rank": rank,
+            "size": size,
+            "local_rank": local_rank,
+            "local_size": local_size,
+            "node_rank": rank // local_size,
+            "nodes": size // local_size,
+        }
+    )
+    # Through a pipe Python would hold lines back until it has a block of them, and lose them in a crash.
+    variables["PYTHONUNBUFFERED"] = child_environment({}).get("PYTHONUNBUFFERED") or "1"
+    return variables
+
+
+def run_workers(
+    supervisor: Supervisor,
+    command: Sequence[str],
+    environments: Sequence[Mapping[str, str]],
+    *,
+    chatty: bool,
+) -> int:
+    """Start one worker per environment and run the job to its end.
+
+    Args:
+        supervisor: of the job; its ``running()`` is in force.
+        command: program and arguments.
+        environments: each worker's variables, in the order of local ranks.
+        chatty: say what was chosen.
+
+    Returns:
+        The job's exit code; 127 (not found) or 126 if the program cannot be started, as a shell has it.
+    """
+    defaults = _thread_default(len(environments))
+    if defaults and chatty:
+        supervisor.say(f"OMP_NUM_THREADS={defaults['OMP_NUM_THREADS']} for each worker; set it to choose")
+    for environment in environments:
+        number = environment["BYTEPS_RANK"]
+        try:
+            supervisor.start(f"worker {number}", command, {**defaults, **environment})
+        except OSError as error:
+            supervisor.say(f"cannot start {command[0]!r}: {error.strerror}")
+            return 127 if isinstance(error, FileNotFoundError) else 126
+    return supervisor.run()
+
+
+def _thread_default(workers: int) -> dict[str, str]:
+    """Each of several workers would start a thread per core; give each its share of the cores instead."""
+    if workers == 1 or "OMP_NUM_THREADS" in child_environment({}):
+        return {}
+    return {"OMP_NUM_THREADS": str(max(1, _cores() // workers))}
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0))

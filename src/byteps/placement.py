@@ -1,0 +1,129 @@
+"""Which server sums which partition: by bytes, whole batches at once, largest first.
+
+Placing by load keeps the busiest server within 2 % of the mean, where placing by hash of the name does not.
+The rule that a partition is at most 1/50 of a server's mean bytes makes this possible for small models.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Sequence
+
+from byteps.dtypes import CELL_BYTES
+from byteps.wire import Part
+
+PARTITIONS_PER_SERVER = 50
+"""A server holds at least about this many partitions, so that one more or less is 2 % of its bytes."""
+
+
+def mixed_weights(n_workers: int, k_cpu_servers: int) -> list[float]:
+    """Shares of the bytes that use all links fully when some servers share workers' machines.
+
+    With n workers, each with a colocated server, and k CPU-only servers, a CPU server takes
+    2(n-1)/(n^2+kn-2k) of the bytes and a colocated one (n-k)/(n^2+kn-2k). From k = n on the CPU
+    servers take everything.
+
+    Args:
+        n_workers: Workers, each with one colocated server; at least 1.
+        k_cpu_servers: Servers on machines of their own; 0 or more.
+
+    Returns:
+        The n colocated servers' weights, then the k CPU servers' weights; they add up to 1.
+
+    Raises:
+        ValueError: No worker, or a negative number of servers.
+    """
+    n, k = n_workers, k_cpu_servers
+    if n < 1 or k < 0:
+        raise ValueError(
+            f"mixed_weights needs at least 1 worker and no negative server count, not {n} and {k}"
+        )
+    if k >= n:
+        return [0.0] * n + [1.0 / k] * k
+    whole = n * n + k * n - 2 * k
+    return [(n - k) / whole] * n + [2 * (n - 1) / whole] * k
+
+
+class Placer:
+    """Cuts tensors into partitions and gives each to a server and a lane, mindful of earlier batches.
+
+    Args:
+        num_servers: Servers; at least 1.
+        lanes: Connections from each worker to each server; at least 1.
+        partition_bytes: Upper limit for the size of a partition; rounded up to whole cells.
+        weights: Relative share of the bytes that each server is to take; all equal if not given. Servers of
+            weight 0 get nothing.
+
+    Attributes:
+        partition_bytes: The upper limit after rounding.
+
+    Raises:
+        ValueError: No server or lane, or weights that do not fit.
+    """
+
+    def __init__(
+        self, num_servers: int, lanes: int, partition_bytes: int, weights: Sequence[float] | None = None
+    ) -> None:
+        if num_servers < 1 or lanes < 1:
+            raise ValueError(f"placement needs at least 1 server and 1 lane, not {num_servers} and {lanes}")
+        self._weights = [1.0] * num_servers if weights is None else [float(weight) for weight in weights]
+        if len(self._weights) != num_servers or min(self._weights) < 0 or not any(self._weights):
+            raise ValueError(
+                f"{num_servers} servers need as many weights, none negative, not all 0: {weights}"
+            )
+        self._lanes = lanes
+        self.partition_bytes = max(1, -(-partition_bytes // CELL_BYTES)) * CELL_BYTES
+        self._loads = [[0] * lanes for _ in range(num_servers)]
+
+    @property
+    def loads(self) -> list[int]:
+        """Bytes that each server holds now."""
+        return [sum(lanes) for lanes in self._loads]
+
+    def partition_size(self, batch_bytes: int) -> int:
+        """Size in bytes of a batch's partitions: whole cells, fewer for small models and many servers."""
+        total = batch_bytes + sum(self.loads)
+        share = total // (len(self._loads) * PARTITIONS_PER_SERVER)
+        return min(self.partition_bytes, max(CELL_BYTES, share // CELL_BYTES * CELL_BYTES))
+
+    def place(self, sizes: Sequence[int]) -> list[list[Part]]:
+        """Place a batch of tensors.
+
+        Args:
+            sizes: Bytes of each tensor.
+
+        Returns:
+            For each tensor its partitions in order: whole cells but for the last, none for 0 bytes.
+        """
+        size = self.partition_size(sum(sizes))
+        cuts = [
+            (min(size, nbytes - begin), index)
+            for index, nbytes in enumerate(sizes)
+            for begin in range(0, nbytes, size)
+        ]
+        places = self._choose([nbytes for nbytes, _ in cuts])
+        parts: list[list[Part]] = [[] for _ in sizes]
+        for (nbytes, tensor), (server, lane) in zip(cuts, places, strict=True):
+            parts[tensor].append(Part(server, lane, nbytes))
+        return parts
+
+    def release(self, parts: Iterable[Part]) -> None:
+        """Give back what a forgotten tensor took."""
+        for part in parts:
+            self._loads[part.server][part.lane] -= part.nbytes
+
+    def _choose(self, pieces: Sequence[int]) -> list[tuple[int, int]]:
+        """(server, lane) for each piece; larger pieces choose first, equal ones in their order."""
+        totals = self.loads
+        heap = [(totals[server] / weight, server) for server, weight in enumerate(self._weights) if weight]
+        heapq.heapify(heap)
+        places = [(0, 0)] * len(pieces)
+        for index in sorted(range(len(pieces)), key=lambda index: -pieces[index]):
+            server = heap[0][1]
+            lanes = self._loads[server]
+            lane = lanes.index(min(lanes))
+            lanes[lane] += pieces[index]
+            totals[server] += pieces[index]
+            heapq.heapreplace(heap, (totals[server] / self._weights[server], server))
+            places[index] = (server, lane)
+        return places

@@ -1,0 +1,27 @@
+"""Who may join: the shared token, the handshake that proves it, and TLS for the control plane.
+
+Every connection begins with the mutual proof of ``steps.py``, run over a socket by ``drivers.py``.
+``tokens.py`` holds the token and the rule who may listen without one; ``tls.py`` makes the TLS contexts.
+"""
+
+from __future__ import annotations
+
+from byteps.security.drivers import DEADLINE_S, async_handshake, handshake
+from byteps.security.steps import Identity, Steps, accept_steps, connect_steps
+from byteps.security.tls import client_tls, server_tls
+from byteps.security.tokens import check_bind, load_token, new_token
+
+__all__ = [
+    "DEADLINE_S",
+    "Identity",
+    "Steps",
+    "accept_steps",
+    "async_handshake",
+    "check_bind",
+    "client_tls",
+    "connect_steps",
+    "handshake",
+    "load_token",
+    "new_token",
+    "server_tls",
+]

@@ -1,0 +1,145 @@
+"""Run the handshake's steps over a socket: a blocking one, or a non-blocking one under asyncio.
+
+Both read exactly the handshake's bytes, so the socket can then be handed to the native core or to TLS.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import time
+from collections.abc import Generator
+
+from byteps.config import format_address
+from byteps.errors import HandshakeError
+from byteps.security.steps import Identity, Steps
+
+DEADLINE_S = 5.0
+
+
+def handshake(sock: socket.socket, steps: Steps, deadline_s: float = DEADLINE_S) -> Identity:
+    """Run the steps over a blocking socket.
+
+    The socket stays open in every case and keeps its timeout; after an error it must be closed.
+
+    Args:
+        sock: a connected socket.
+        steps: ``connect_steps(...)`` or ``accept_steps(...)``.
+        deadline_s: time for the whole handshake, however slowly the peer sends.
+
+    Returns:
+        The peer's identity.
+
+    Raises:
+        HandshakeError: the peer failed to prove itself, was too slow, or closed the connection.
+    """
+    peer, timeout, end = _peer_name(sock), sock.gettimeout(), time.monotonic() + deadline_s
+    transfers = _transfers(steps)
+    try:
+        item = next(transfers)
+        while True:
+            # Zero would make the socket non-blocking; the least positive timeout runs out at once.
+            sock.settimeout(max(end - time.monotonic(), 1e-6))
+            item = transfers.send(_send(sock, item) if isinstance(item, bytes) else sock.recv_into(item))
+    except StopIteration as stop:
+        return _returned(stop)
+    except (HandshakeError, OSError) as error:
+        raise _explained(error, peer, deadline_s) from error
+    finally:
+        sock.settimeout(timeout)
+
+
+async def async_handshake(
+    loop: asyncio.AbstractEventLoop, sock: socket.socket, steps: Steps, deadline_s: float = DEADLINE_S
+) -> Identity:
+    """Run the steps over a non-blocking socket under asyncio; in all else as ``handshake``.
+
+    Args:
+        loop: the running event loop.
+        sock: a connected socket in non-blocking mode.
+        steps: ``connect_steps(...)`` or ``accept_steps(...)``.
+        deadline_s: time for the whole handshake, however slowly the peer sends.
+
+    Returns:
+        The peer's identity.
+
+    Raises:
+        HandshakeError: the peer failed to prove itself, was too slow, or closed the connection.
+    """
+    peer = _peer_name(sock)
+    try:
+        return await asyncio.wait_for(_drive(loop, sock, _transfers(steps)), deadline_s)
+    except (HandshakeError, OSError, asyncio.TimeoutError) as error:
+        raise _explained(error, peer, deadline_s) from error
+
+
+async def _drive(loop: asyncio.AbstractEventLoop, sock: socket.socket, transfers: _Transfers) -> Identity:
+    try:
+        item = next(transfers)
+        while True:
+            if isinstance(item, bytes):
+                await loop.sock_sendall(sock, item)
+                item = transfers.send(0)
+            else:
+                item = transfers.send(await loop.sock_recv_into(sock, item))
+    except StopIteration as stop:
+        return _returned(stop)
+
+
+_Transfers = Generator["bytes | memoryview", int, Identity]
+
+
+def _transfers(steps: Steps) -> _Transfers:
+    """Turn steps into single transfers: bytes to send, or a buffer to fill, answered by the bytes read."""
+    answer: bytes | None = None
+    while True:
+        try:
+            want = next(steps) if answer is None else steps.send(answer)
+        except StopIteration as stop:
+            return _returned(stop)
+        if isinstance(want, bytes):
+            yield want
+            answer = b""
+            continue
+        buffer = bytearray(want)
+        space = memoryview(buffer)
+        while space:
+            count = yield space
+            if not count:
+                raise ConnectionResetError("end of stream")
+            space = space[count:]
+        answer = bytes(buffer)
+
+
+def _send(sock: socket.socket, frame: bytes) -> int:
+    sock.sendall(frame)
+    return 0
+
+
+def _returned(stop: StopIteration) -> Identity:
+    identity = stop.value
+    assert isinstance(identity, Identity)
+    return identity
+
+
+def _peer_name(sock: socket.socket) -> str:
+    try:
+        address = sock.getpeername()
+    except OSError:
+        return "a peer that is gone"
+    return format_address(*address[:2]) if isinstance(address, tuple) else "a local peer"
+
+
+def _explained(error: Exception, peer: str, deadline_s: float) -> HandshakeError:
+    """Say in one sentence what went wrong with whom."""
+    if isinstance(error, HandshakeError):
+        return HandshakeError(f"handshake with {peer}: {error}")
+    if isinstance(error, (TimeoutError, asyncio.TimeoutError)):
+        return HandshakeError(
+            f"handshake with {peer}: not finished within {deadline_s:g} s; "
+            f"it is overloaded, or something else than byteps listens there"
+        )
+    return HandshakeError(
+        f"handshake with {peer}: it closed the connection ({error}); its log says why, "
+        f"unless something else than byteps listens there"
+    )

@@ -1,0 +1,202 @@
+"""The server role: sums what workers push. Python accepts connections, native code moves the bytes.
+
+``Server`` is the role itself and runs in any thread; ``run_server`` makes a process of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import secrets
+import socket
+from collections.abc import Callable
+
+from byteps import _native
+from byteps.config import Config
+from byteps.control import ControlClient, open_beacon, open_control
+from byteps.errors import BytePSError, HandshakeError
+from byteps.network import advertised_address, bind_address, listen
+from byteps.security import Identity, accept_steps, async_handshake, check_bind, load_token
+from byteps.wire import AskMissing, Departed, End, Install, Installed, Join, Lost, Message, Missing, Welcome
+
+DRAIN_S = 5.0
+"""How long a server that ends goes on sending what is under way."""
+
+_log = logging.getLogger("byteps.server")
+
+
+class Server:
+    """One server of a job.
+
+    Args:
+        heartbeat_s: time between heartbeats of the native core, in seconds.
+        on_end: called on any thread: with ``None`` when the job has ended in order, else with the reason.
+    """
+
+    def __init__(self, heartbeat_s: float, on_end: Callable[[str | None], None]) -> None:
+        self.control = ControlClient(self._on_notice, self._on_closed, self._start)
+        self._heartbeat_s = heartbeat_s
+        self._on_end = on_end
+        self._native: _native.Server | None = None
+
+    @property
+    def native(self) -> _native.Server:
+        """The native server; there is one once the job is complete."""
+        assert self._native is not None, "the server has not started"
+        return self._native
+
+    def close(self, drain_s: float = DRAIN_S) -> None:
+        """Send what is under way, then end all connections."""
+        if self._native is not None:
+            self._native.close(drain_s)
+        self.control.close()
+
+    def _start(self, welcome: Welcome) -> None:
+        # Before the next message is looked at: it may be a tensor to install.
+        self._native = _native.Server(
+            welcome.size,
+            welcome.settings.lanes,
+            deterministic=welcome.settings.deterministic,
+            heartbeat_s=self._heartbeat_s,
+            epoch=welcome.epoch,
+        )
+        self._native.start()
+
+    def _on_notice(self, message: Message) -> None:
+        if isinstance(message, Install):
+            self.native.retire(message.retire)
+            self.native.install(
+                [(t.id, t.dtype, t.op, t.prescale, t.postscale, t.parts) for t in message.tensors]
+            )
+            self.control.notify(Installed(message.request))
+        elif isinstance(message, AskMissing):
+            late = self.native.missing(message.id)
+            self.control.notify(Missing(message.request, [rank for rank, _ in late], [s for _, s in late]))
+        elif isinstance(message, Departed):
+            self.native.depart(message.rank)
+        elif isinstance(message, Lost):
+            self._on_end(message.reason)
+        elif isinstance(message, End):
+            self._on_end(None)
+
+    def _on_closed(self, reason: str) -> None:
+        self._on_end(f"lost the coordinator: {reason}")
+
+
+class _Acceptor:
+    """Accepts the workers' data connections and hands those that prove themselves to the native server."""
+
+    def __init__(self, config: Config, server: Server) -> None:
+        self._token = load_token(config)
+        self._server = server
+        self._job_id = config.job_id
+        self._welcome: asyncio.Future[Welcome] = asyncio.get_running_loop().create_future()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def open(self, welcome: Welcome) -> None:
+        """From now on connections can be served; those that came earlier have waited."""
+        self._welcome.set_result(welcome)
+
+    async def serve(self, listener: socket.socket) -> None:
+        """Accept until cancelled."""
+        loop = asyncio.get_running_loop()
+        while True:
+            sock, address = await loop.sock_accept(listener)
+            task = loop.create_task(self._admit(sock, str(address[0])))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _admit(self, sock: socket.socket, host: str) -> None:
+        try:
+            sock.setblocking(False)
+            welcome = await asyncio.shield(self._welcome)
+            identity = Identity(
+                role="server", number=welcome.rank, job_id=self._job_id, purpose="data", epoch=welcome.epoch
+            )
+            steps = accept_steps(self._token, identity, lambda peer: _reason_to_refuse(peer, welcome))
+            peer = await async_handshake(asyncio.get_running_loop(), sock, steps)
+        except HandshakeError as error:
+            _log.warning("refused a connection from %s: %s", host, error)
+            sock.close()
+        except BaseException:
+            sock.close()
+            raise
+        else:
+            self._server.native.add_link(peer.number, peer.lane, _native.socket_link(sock.detach()))
+
+
+def _reason_to_refuse(peer: Identity, welcome: Welcome) -> str:
+    if peer.role != "worker" or not 0 <= peer.number < welcome.size:
+        return f"only workers 0 to {welcome.size - 1} connect here, not {peer}"
+    if peer.lane >= welcome.settings.lanes:
+        return f"this job has {welcome.settings.lanes} connections per pair; there is no number {peer.lane}"
+    return ""
+
+
+def run_server(config: Config, *, ready: Callable[[], None] = lambda: None) -> int:
+    """Run one server until the job ends.
+
+    Args:
+        config: ``coordinator`` must be set.
+        ready: called when this server has joined and can be used.
+
+    Returns:
+        0 after an orderly end, 1 when a peer was lost (said in the log).
+
+    Raises:
+        BytePSError: it could not join, or may not listen as configured.
+    """
+    try:
+        failure = asyncio.run(_serve(config, ready))
+    except ConnectionError as error:
+        raise BytePSError(str(error)) from error
+    if failure is not None:
+        _log.error("%s; this server ends", failure)
+    return 0 if failure is None else 1
+
+
+async def _serve(config: Config, ready: Callable[[], None]) -> str | None:
+    loop = asyncio.get_running_loop()
+    ended: asyncio.Future[str | None] = loop.create_future()
+
+    def note_end(reason: str | None) -> None:
+        if not ended.done():
+            ended.set_result(reason)
+
+    def end(reason: str | None) -> None:
+        loop.call_soon_threadsafe(note_end, reason)
+
+    host = bind_address(config)
+    check_bind(host, load_token(config), config.insecure)
+    server = Server(config.heartbeat_s, end)
+    with listen(host, config.port) as listener:
+        listener.setblocking(False)
+        acceptor = _Acceptor(config, server)
+        serving = loop.create_task(acceptor.serve(listener))
+        try:
+            await asyncio.to_thread(open_control, config, server.control, "server")
+            message = _join_message(config, listener.getsockname()[1])
+            welcome = await asyncio.to_thread(server.control.join, message, config.join_timeout_s)
+            server.native.add_beacon(
+                _native.socket_link(await asyncio.to_thread(open_beacon, config, "server", welcome))
+            )
+            acceptor.open(welcome)
+            ready()
+            return await ended
+        finally:
+            serving.cancel()
+            await asyncio.to_thread(server.close)
+
+
+def _join_message(config: Config, port: int) -> Join:
+    host = config.coordinator.rpartition(":")[0]
+    return Join(
+        role="server",
+        incarnation=secrets.token_hex(8),
+        num_servers=config.num_servers,
+        node=socket.gethostname(),
+        address=advertised_address(config, host.strip("[]")),
+        port=port,
+        pid=os.getpid(),
+    )

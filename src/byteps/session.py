@@ -1,0 +1,348 @@
+"""A session: everything that one worker process owns, from joining the job to leaving it.
+
+Two sessions may live in one process. Adapters hold their session explicitly.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+import weakref
+from collections import Counter
+from collections.abc import Callable, Sequence
+
+from byteps import _native
+from byteps.communicator import (
+    DEPARTED,
+    LINK_LOST,
+    OK,
+    RETRACTED,
+    Alone,
+    Buffer,
+    Communicator,
+    ParameterServer,
+    Transfer,
+    check_sizes,
+)
+from byteps.config import Config
+from byteps.control import ControlClient, open_beacon, open_control
+from byteps.errors import (
+    BytePSError,
+    DeclarationError,
+    DuplicateNameError,
+    JoinError,
+    PeerLeft,
+    PeerLost,
+    SessionClosed,
+    StallTimeout,
+)
+from byteps.wire import Barrier, BarrierDone, Departed, Leave, Lost, Message, Retract, TensorSpec, Welcome
+from byteps.worker import SocketLinker, join_message, refuse_encryption, settings_of, start_data_plane
+
+__all__ = ["Buffer", "Handle", "Session", "connect"]
+
+_VERDICT_S = 2.0
+"""How long a broken link waits for the coordinator to say who was lost."""
+_LEAVE_S = 5.0
+
+_log = logging.getLogger("byteps.session")
+
+
+class Handle:
+    """A round in flight.
+
+    Attributes:
+        name: of the tensor.
+        spec: what was declared about it.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        spec: TensorSpec,
+        transfer: Transfer,
+        memory: tuple[Buffer | None, Buffer | None],
+    ) -> None:
+        self.name = spec.name
+        self.spec = spec
+        self._session = session
+        self._transfer = transfer
+        self._memory: tuple[Buffer | None, Buffer | None] | None = memory
+
+    def poll(self) -> bool:
+        """Whether the result is in place, or the round has failed."""
+        return self._transfer.poll()
+
+    def wait(self) -> None:
+        """Block until the result is in place.
+
+        Raises:
+            PeerLost, PeerLeft, DeclarationError, SessionClosed, StallTimeout: why there will be none.
+        """
+        start = time.monotonic()
+        config = self._session.config
+        while not self._transfer.wait(config.stall_warning_s):
+            self._session.report_stall(self, self._transfer.round, time.monotonic() - start)
+        self._session.settle(self, self._transfer)
+        self._memory = None
+
+
+class Session:
+    """One worker's membership of one job. Made by ``connect``.
+
+    Attributes:
+        rank, size: this worker's number and the number of workers.
+        local_rank, local_size: the same on this node.
+        config: the settings in force.
+    """
+
+    def __init__(
+        self, config: Config, welcome: Welcome, communicator: Communicator, control: ControlClient | None
+    ) -> None:
+        self.config = config
+        self.rank = welcome.rank
+        self.size = welcome.size
+        self.local_rank = welcome.local_rank
+        self.local_size = welcome.local_size
+        self.communicator = communicator
+        self._control = control
+        self._lock = threading.Lock()
+        self._in_flight: dict[str, Handle] = {}
+        self._unnamed: Counter[str] = Counter()
+        self._closed = False
+        self._failure: str | None = None
+        self._failed = threading.Event()
+        self._moved_bytes = 0
+        self._speed_since_s = time.monotonic()
+        self.on_shutdown: list[Callable[[], None]] = []
+
+    def declare(self, specs: Sequence[TensorSpec]) -> None:
+        """Make tensors known in one message, so that they are placed together.
+
+        Raises:
+            DeclarationError: naming the ranks and what differs between them.
+        """
+        self._check_open()
+        self.communicator.declare(specs)
+
+    def submit(
+        self, spec: TensorSpec, source: Buffer | None, destination: Buffer | None, *, priority: int = 0
+    ) -> Handle:
+        """Begin a round.
+
+        Args:
+            spec: the tensor; declared now if it was not before.
+            source: this rank's contribution; ``None`` contributes nothing.
+            destination: where the result goes; may be the source; ``None`` wants no result.
+            priority: larger is more urgent.
+
+        Raises:
+            DuplicateNameError: the last round of this tensor is still in flight here.
+            DeclarationError: the tensor does not match its earlier declaration.
+        """
+        self._check_open()
+        check_sizes(spec, source, destination)
+        with self._lock:
+            before = self._in_flight.get(spec.name)
+            if before is not None and not before.poll():
+                raise DuplicateNameError(
+                    f"tensor {spec.name!r} is still in flight on rank {self.rank}; wait for its handle "
+                    f"(synchronize) first, or use another name"
+                )
+            transfer = self.communicator.submit(spec, source, destination, priority)
+            handle = Handle(self, spec, transfer, (source, destination))
+            self._in_flight[spec.name] = handle
+        return handle
+
+    def next_name(self, kind: str) -> str:
+        """A name for the next unnamed tensor of this kind: ranks agree if they call in the same order."""
+        with self._lock:
+            number = self._unnamed[kind]
+            self._unnamed[kind] += 1
+        return f"{kind}.noname.{number}"
+
+    def barrier(self) -> None:
+        """Wait until every rank has come here."""
+        self._check_open()
+        if self._control is not None:
+            self._control.call(BarrierDone, Barrier)
+
+    def pushpull_speed(self) -> tuple[int, float]:
+        """Milliseconds since the epoch, and MB/s of completed rounds since the last call."""
+        with self._lock:
+            now_s, moved, since_s = time.monotonic(), self._moved_bytes, self._speed_since_s
+            self._moved_bytes, self._speed_since_s = 0, now_s
+        return int(time.time() * 1000), moved / 1e6 / max(now_s - since_s, 1e-9)
+
+    def shutdown(self) -> None:
+        """Leave the job. Rounds in flight fail with SessionClosed. Calling it again does nothing."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+        if self._control is not None and self._failure is None:
+            try:
+                self._control.notify(Leave())
+            except PeerLost:
+                _log.debug("the coordinator was gone before this rank left")
+        self.communicator.close()
+        if self._control is not None:
+            self._control.close()
+        for action in self.on_shutdown:
+            action()
+
+    def settle(self, handle: Handle, transfer: Transfer) -> None:
+        """Account for a round that is over; raise if it failed. Called by the handle."""
+        with self._lock:
+            current = self._in_flight.get(handle.name) is handle
+            if current:
+                del self._in_flight[handle.name]
+                self._moved_bytes += handle.spec.nbytes
+        if transfer.status != OK:
+            raise self._error(handle, transfer)
+        if current and handle.spec.ephemeral and not self._closed:
+            self.communicator.finished(handle.spec)
+
+    def report_stall(self, handle: Handle, round_number: int, waited_s: float) -> None:
+        """Say what a round has waited for; give up if ``stall_timeout_s`` is over. Called by the handle."""
+        late = self.communicator.missing(handle.name)
+        who = ", ".join(f"rank {rank} (last heard {heard_s:.1f} s ago)" for rank, heard_s in late)
+        text = f"{handle.name} (round {round_number}): waiting for {who or 'the servers'}"
+        text += f", {waited_s:.0f} s so far"
+        _log.warning(text)
+        if 0 < self.config.stall_timeout_s <= waited_s:
+            raise StallTimeout(f"{text}; stall_timeout_s is {self.config.stall_timeout_s:g}")
+
+    def on_notice(self, message: Message) -> None:
+        """What the coordinator says unasked. On the control thread."""
+        if isinstance(message, Retract) and isinstance(self.communicator, ParameterServer):
+            self.communicator.retract(message)
+        elif isinstance(message, Lost):
+            self.fail(message.reason)
+        elif isinstance(message, Departed):
+            _log.debug("rank %d has left", message.rank)
+
+    def fail(self, reason: str) -> None:
+        """The job cannot go on: everything in flight and to come fails with this reason."""
+        if self._failure is None:
+            self._failure = reason
+        self._failed.set()
+        if isinstance(self.communicator, ParameterServer):
+            self.communicator.worker.fail(LINK_LOST, 0)
+
+    def abandon(self) -> None:
+        """In a forked child: drop what was inherited without disturbing the parent."""
+        self._closed = True
+        self._failure = "this process was forked from a worker; only the worker itself can communicate"
+        if isinstance(self.communicator, ParameterServer):
+            self.communicator.worker.abandon()
+        if self._control is not None:
+            self._control.abandon()
+
+    def _check_open(self) -> None:
+        if self._failure is not None:
+            raise PeerLost(self._failure)
+        if self._closed:
+            raise SessionClosed("the session was shut down; call init() again")
+
+    def _error(self, handle: Handle, transfer: Transfer) -> BytePSError:
+        where = f"{handle.name} (round {transfer.round}) failed on rank {self.rank}"
+        if transfer.status == RETRACTED:
+            return DeclarationError(self.communicator.explain(handle.name))
+        if transfer.status == DEPARTED:
+            return PeerLeft(
+                f"{where}: rank {transfer.peer} has shut down and will not contribute; all ranks must submit "
+                f"the same tensors before they shut down"
+            )
+        if transfer.status == LINK_LOST:
+            # The coordinator sees a peer end at the same moment as the link breaks, and knows more about it.
+            self._failed.wait(_VERDICT_S)
+            return PeerLost(f"{where}: {self._failure or f'the connection to server {transfer.peer} broke'}")
+        return SessionClosed(f"{where}: the session was shut down")
+
+
+def connect(config: Config) -> Session:
+    """Join the job that the settings describe. Without a coordinator and other workers, a job of one.
+
+    Raises:
+        JoinError, HandshakeError, ConfigError: why this process cannot be a member.
+    """
+    refuse_encryption(config)
+    if not config.coordinator:
+        if config.size > 1:
+            raise JoinError(
+                f"this is one of {config.size} workers, but no coordinator is known; start the job with "
+                f"`byteps run` or torchrun, or set BYTEPS_COORDINATOR to its host:port"
+            )
+        return _remember(Session(config, _welcome_alone(config), Alone(), None))
+    return _remember(_join(config))
+
+
+def _join(config: Config) -> Session:
+    relay = _Relay()
+    control = ControlClient(relay.on_notice, relay.on_closed)
+    open_control(config, control, "worker")
+    try:
+        welcome = control.join(join_message(config), config.join_timeout_s)
+        communicator: Communicator = Alone()
+        if welcome.size > 1 or config.force_distributed:
+            worker = start_data_plane(config, welcome, SocketLinker(config, welcome))
+            worker.add_beacon(_native.socket_link(open_beacon(config, "worker", welcome)))
+            communicator = ParameterServer(control, worker)
+    except BaseException:
+        control.close()
+        raise
+    session = Session(config, welcome, communicator, control)
+    relay.attach(session)
+    return session
+
+
+class _Relay:
+    """Passes notices to the session, which is made only after the first of them may have come."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._early: list[Callable[[Session], None]] = []
+        self._session: Session | None = None
+
+    def attach(self, session: Session) -> None:
+        with self._lock:
+            self._session = session
+            early, self._early = self._early, []
+        for action in early:
+            action(session)
+
+    def on_notice(self, message: Message) -> None:
+        self._pass(lambda session: session.on_notice(message))
+
+    def on_closed(self, reason: str) -> None:
+        self._pass(lambda session: session.fail(f"lost the coordinator: {reason}"))
+
+    def _pass(self, action: Callable[[Session], None]) -> None:
+        with self._lock:
+            session = self._session
+            if session is None:
+                self._early.append(action)
+        if session is not None:
+            action(session)
+
+
+def _welcome_alone(config: Config) -> Welcome:
+    return Welcome(
+        rank=0, size=1, local_rank=0, local_size=1, epoch=0, servers=[], settings=settings_of(config)
+    )
+
+
+def _remember(session: Session) -> Session:
+    """Have a forked child drop its copy of the session."""
+    reference = weakref.ref(session)
+
+    def forked() -> None:
+        inherited = reference()
+        if inherited is not None:
+            inherited.abandon()
+
+    os.register_at_fork(after_in_child=forked)
+    return session

@@ -1,0 +1,164 @@
+"""Whole jobs in one process: coordinator, servers and workers as objects, connected without sockets.
+
+Ranks are threads. It is how byteps tests itself, and how programs that use byteps can be tested::
+
+    with cluster(4, servers=2) as sessions:
+        results = run_ranks(sessions, lambda session: train(session))
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import contextlib
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from typing import TypeVar
+
+from byteps import _native
+from byteps.communicator import Communicator, ParameterServer
+from byteps.config import Config
+from byteps.control import ControlClient
+from byteps.coordinator.core import Coordinator
+from byteps.server import Server
+from byteps.session import Session
+from byteps.wire import Join, Message
+from byteps.worker import join_message, start_data_plane
+
+Result = TypeVar("Result")
+
+JOIN_TIMEOUT_S = 30.0
+
+
+class _Hub:
+    """Drives a coordinator for members of this process."""
+
+    def __init__(self, coordinator: Coordinator) -> None:
+        self._coordinator = coordinator
+        self._lock = threading.RLock()
+        self._queue: deque[tuple[int, Message | None]] = deque()
+        self._clients: dict[int, ControlClient] = {}
+        self._busy = False
+
+    def connect(self, client: ControlClient) -> None:
+        with self._lock:
+            member = len(self._clients)
+            self._clients[member] = client
+        client.attach(_InprocChannel(self, member))
+
+    def post(self, member: int, message: Message | None) -> None:
+        """A member says something, or (None) hangs up."""
+        with self._lock:
+            self._queue.append((member, message))
+            if self._busy:  # a call from within deliver: the outer call goes on with it
+                return
+            self._busy = True
+            try:
+                self._drain()
+            finally:
+                self._busy = False
+
+    def _drain(self) -> None:
+        while self._queue:
+            member, message = self._queue.popleft()
+            if message is None:
+                answers = self._coordinator.disconnected(member, "connection closed")
+            else:
+                answers = self._coordinator.received(member, message)
+            for to, answer in answers:
+                self._clients[to].deliver(answer)
+
+
+class _InprocChannel:
+    def __init__(self, hub: _Hub, member: int) -> None:
+        self._hub = hub
+        self._member = member
+
+    def send(self, message: Message) -> None:
+        self._hub.post(self._member, message)
+
+    def close(self) -> None:
+        self._hub.post(self._member, None)
+
+    def abandon(self) -> None:
+        pass
+
+
+class _Cluster:
+    def __init__(self, size: int, servers: int, config: Config) -> None:
+        self._config = config
+        self._hub = _Hub(Coordinator(size, servers, join_timeout_s=config.join_timeout_s))
+        self.failures: list[str] = []
+        self.servers = [Server(config.heartbeat_s, self._server_ended) for _ in range(servers)]
+        for server in self.servers:
+            self._hub.connect(server.control)
+            server.control.notify(Join(role="server", incarnation="test", num_servers=servers))
+
+    def _server_ended(self, reason: str | None) -> None:
+        if reason is not None:
+            self.failures.append(reason)
+
+    def join(self, rank: int, size: int) -> Session:
+        """One worker joins. Returns when all have."""
+        config = _replace(self._config, rank=rank, size=size, local_rank=rank, local_size=size)
+        early: list[Message] = []
+        session: list[Session] = []
+        control = ControlClient(
+            lambda message: session[0].on_notice(message) if session else early.append(message),
+            lambda reason: session[0].fail(reason) if session else None,
+        )
+        self._hub.connect(control)
+        welcome = control.join(join_message(config), JOIN_TIMEOUT_S)
+
+        def link(server: int, lane: int) -> _native.Link:
+            here, there = _native.inproc_links()
+            self.servers[server].native.add_link(welcome.rank, lane, there)
+            return here
+
+        communicator: Communicator = ParameterServer(control, start_data_plane(config, welcome, link))
+        session.append(Session(config, welcome, communicator, control))
+        for message in early:
+            session[0].on_notice(message)
+        return session[0]
+
+
+def _replace(config: Config, **changes: object) -> Config:
+    import dataclasses
+
+    return dataclasses.replace(config, **changes)  # type: ignore[arg-type]
+
+
+@contextlib.contextmanager
+def cluster(size: int, servers: int = 1, **settings: object) -> Iterator[list[Session]]:
+    """A job of ``size`` workers and some servers within this process.
+
+    Args:
+        size: number of workers.
+        servers: number of servers.
+        settings: fields of ``Config``.
+
+    Yields:
+        One session per rank; they are shut down at the end.
+    """
+    job = _Cluster(size, servers, Config(**settings))  # type: ignore[arg-type]
+    with concurrent.futures.ThreadPoolExecutor(size) as pool:
+        sessions = list(pool.map(lambda rank: job.join(rank, size), range(size)))
+    try:
+        yield sessions
+    finally:
+        for session in sessions:
+            session.shutdown()
+        for server in job.servers:
+            server.close(drain_s=0)
+
+
+def run_ranks(sessions: Sequence[Session], function: Callable[[Session], Result]) -> list[Result]:
+    """Call ``function(session)`` on one thread per rank.
+
+    Returns:
+        The results by rank. If a rank raised, its exception is raised here, once all threads have ended.
+    """
+    with concurrent.futures.ThreadPoolExecutor(len(sessions)) as pool:
+        futures = [pool.submit(function, session) for session in sessions]
+        concurrent.futures.wait(futures)
+    return [future.result() for future in futures]

@@ -1,0 +1,171 @@
+"""Training under torchrun with nothing set: servers and coordinator as children of the workers.
+
+Local rank 0 of each node starts the node's server; rank 0 also starts the coordinator. Where it listens, and
+the token, travel through the job's TCPStore (``invitations``).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import ipaddress
+import logging
+import os
+import sys
+import time
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack, nullcontext
+
+from byteps.children import ChildRole, as_environment
+from byteps.config import Config, child_environment, format_address
+from byteps.errors import ConfigError
+from byteps.network import advertised_address
+from byteps.security import new_token
+from byteps.torch.invitations import Board, Invitation, master_address, receive
+
+_log = logging.getLogger("byteps.torch")
+
+_READY_TIMEOUT_S = 60.0
+_PATIENCE_S = 10.0
+_LOOPBACK = "127.0.0.1"
+# An address for documentation: nothing is sent there, it only makes the kernel name the default route.
+_ELSEWHERE = "192.0.2.1"
+_IDENTITY = ("rank", "size", "local_rank", "local_size", "nodes", "node_rank")
+
+
+def discover(config: Config) -> tuple[Config, Callable[[], None]]:
+    """Start this rank's share of servers and coordinator, and find the coordinator.
+
+    Args:
+        config: the settings of this rank.
+
+    Returns:
+        The settings with ``coordinator``, ``num_servers`` and, unless one is configured, ``auth_token``; and
+        a function to call when this rank has left the job: it waits until the children have ended, which they
+        do when the last rank has left. Called while an exception is on its way, it ends them at once.
+
+    Raises:
+        ConfigError: settings of this rank and of rank 0 do not fit, or the store's address is not set.
+        JoinError: rank 0 did not say in time where the coordinator is.
+        BytePSError: a child could not be started.
+    """
+    with ExitStack() as cleanup:
+        if config.size > 1 or config.force_distributed:
+            config = _colocate(config, cleanup)
+        return config, cleanup.pop_all().close
+    raise AssertionError("the stack swallows no exception")
+
+
+def _colocate(config: Config, cleanup: ExitStack) -> Config:
+    """Do what ``discover`` says for a job of several ranks."""
+    per_node = _servers_per_node(config)
+    config = dataclasses.replace(config, num_servers=per_node * _nodes(config))
+    joined = _accept(config, _invite(config, cleanup) if config.rank == 0 else receive(config))
+    if config.local_rank <= 0:
+        node = config.rank if config.local_rank < 0 else config.node_rank
+        for number in range(node * per_node, (node + 1) * per_node):
+            rank = number if node >= 0 else ""
+            _start("server", {**_child_settings(joined), "rank": rank}, cleanup)
+    return joined
+
+
+def _nodes(config: Config) -> int:
+    """The number of nodes; a rank that was not told its local rank counts as a node of its own."""
+    if config.local_rank < 0:
+        return config.size
+    return config.nodes or -(-config.size // max(1, config.local_size))
+
+
+def _servers_per_node(config: Config) -> int:
+    nodes = _nodes(config)
+    if config.num_servers % nodes:
+        raise ConfigError(
+            f"num_servers = {config.num_servers} cannot be spread evenly over {nodes} nodes; give a "
+            f"multiple, or start dedicated servers (`byteps server`) and set BYTEPS_COORDINATOR"
+        )
+    return max(1, config.num_servers // nodes)
+
+
+def _accept(config: Config, invitation: Invitation) -> Config:
+    """The settings with what rank 0 said."""
+    configured = bool(config.auth_token or config.auth_token_file)
+    if configured == bool(invitation.token):
+        has, lacks = (config.rank, 0) if configured else (0, config.rank)
+        raise ConfigError(
+            f"rank {has} has a token configured and rank {lacks} has none; set BYTEPS_AUTH_TOKEN_FILE or "
+            f"BYTEPS_AUTH_TOKEN on all nodes or on none"
+        )
+    token = config.auth_token if configured else invitation.token
+    return dataclasses.replace(config, coordinator=invitation.coordinator, auth_token=token)
+
+
+def _invite(config: Config, cleanup: ExitStack) -> Invitation:
+    """On rank 0: start the coordinator and tell the others where it is."""
+    master, _ = master_address(child_environment({}))
+    token = "" if config.auth_token or config.auth_token_file else new_token()
+    settings = {
+        **_child_settings(config),
+        **({"auth_token": token} if token else {}),
+        "size": config.size,
+        "advertise_host": _coordinator_host(config, master),
+    }
+    child = _start("coordinator", settings, cleanup, "--port", str(config.port))
+    host, port = child.wait_ready(_READY_TIMEOUT_S).split()
+    invitation = Invitation(format_address(host, int(port)), token)
+    # If this rank hosts the store, it has to last until all have read it; when the servers end, they have.
+    board = cleanup.enter_context(nullcontext(Board(config, time.monotonic() + config.join_timeout_s)))
+    board.publish(invitation)
+    return invitation
+
+
+def _coordinator_host(config: Config, master: str) -> str:
+    """Where the other nodes reach this one: the address that leads to MASTER_ADDR.
+
+    A host's own name may stand for a loopback address in its own table; nobody else could use that.
+    """
+    chosen = config.advertise_host or config.interface or config.bind_host
+    if _nodes(config) == 1 and not chosen:
+        return _LOOPBACK
+    host = advertised_address(config, master)
+    if chosen or not _is_loopback(host) or _is_loopback(master):
+        return host
+    return advertised_address(config, _ELSEWHERE)
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _child_settings(config: Config) -> dict[str, object]:
+    """The settings that differ from their defaults, for a child; what describes this worker is blanked."""
+    changed: dict[str, object] = dict.fromkeys(_IDENTITY, "")
+    for field in dataclasses.fields(config):
+        value = getattr(config, field.name)
+        if field.name not in (*_IDENTITY, "role", "launcher") and value != field.default:
+            changed[field.name] = value
+    return changed
+
+
+def _start(role: str, settings: Mapping[str, object], cleanup: ExitStack, *options: str) -> ChildRole:
+    """Start a child and have ``cleanup`` end it."""
+    child = ChildRole(role, as_environment(settings), options=options)
+    cleanup.callback(_see_off, child, os.getpid())
+    return child
+
+
+def _see_off(child: ChildRole, owner: int) -> None:
+    """Wait for a child to end, which it does when the last rank has left, or end it."""
+    if os.getpid() != owner:
+        return  # a fork of the worker: the child is not its own
+    if sys.exc_info()[0] is not None or hasattr(sys, "last_value"):
+        # A process that ends with an exception does not wait: others may be waiting for it elsewhere.
+        child.terminate()
+        return
+    code = child.wait(_PATIENCE_S)
+    if code is None:
+        _log.warning("this rank has left the job; its %s stays until the others have left too", child.role)
+        code = child.wait()
+    if code:
+        _log.warning("the %s ended with exit code %d", child.role, code)

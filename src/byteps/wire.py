@@ -1,0 +1,387 @@
+"""Control-plane messages and their frames: what workers, servers and the coordinator tell each other.
+
+Sans-IO: ``encode`` gives bytes, ``Decoder`` takes bytes; sockets are elsewhere. A frame is a prefix (payload
+length, u32, and message type, u8, little-endian) and a msgpack payload. The prefix alone is enough to refuse
+a frame that is longer than its type may be. Tensor bytes never travel here.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from typing import Annotated, Final, Literal, TypeAlias
+
+import msgspec
+from msgspec import Meta
+
+from byteps.dtypes import DType, ReduceOp
+from byteps.errors import ProtocolError
+
+Count: TypeAlias = Annotated[int, Meta(ge=0, lt=2**62)]
+Number: TypeAlias = Annotated[int, Meta(ge=0, lt=2**31)]
+OptionalNumber: TypeAlias = Annotated[int, Meta(ge=-1, lt=2**31)]
+TensorName: TypeAlias = Annotated[str, Meta(min_length=1, max_length=1024)]
+Role: TypeAlias = Literal["worker", "server"]
+
+
+class TensorSpec(msgspec.Struct, frozen=True, array_like=True):
+    """What a rank says about a tensor when it declares it; all ranks must say the same.
+
+    Attributes:
+        name: What identifies the tensor across ranks.
+        dtype: A ``DType``.
+        shape: Elements along each dimension; ``()`` is a scalar.
+        op: A ``ReduceOp``.
+        prescale: Factor applied to each contribution before the reduction.
+        postscale: Factor applied to the result before it is rounded to ``dtype``.
+        root: The one rank that contributes, for ``ReduceOp.COPY``; -1 otherwise.
+        ephemeral: The name is used once; the tensor is forgotten when every rank has sent ``Finished``.
+    """
+
+    name: TensorName
+    dtype: Annotated[int, Meta(ge=0, lt=len(DType))]
+    shape: Annotated[tuple[Count, ...], Meta(max_length=64)]
+    op: Annotated[int, Meta(ge=0, lt=len(ReduceOp))]
+    prescale: float = 1.0
+    postscale: float = 1.0
+    root: OptionalNumber = -1
+    ephemeral: bool = False
+
+    @property
+    def length(self) -> int:
+        """Number of elements."""
+        return math.prod(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        """Size in bytes."""
+        return self.length * DType(self.dtype).itemsize
+
+    def describe(self) -> str:
+        """Dtype, shape and operator as error messages show them: ``float32[3, 4] Average``."""
+        text = f"{DType(self.dtype).name.lower()}{list(self.shape)} {ReduceOp(self.op).name.title()}"
+        if self.root >= 0:
+            text += f" from root {self.root}"
+        if self.prescale != 1.0:
+            text += f" prescale {self.prescale:g}"
+        if self.postscale != 1.0:
+            text += f" postscale {self.postscale:g}"
+        return text
+
+
+class JobSettings(msgspec.Struct, frozen=True, array_like=True):
+    """Settings that must be the same on all workers and that servers learn from them.
+
+    Attributes:
+        lanes: Connections between each worker and each server.
+        partition_bytes: Upper limit for the size of a partition.
+        deterministic: Whether servers add contributions in rank order.
+    """
+
+    lanes: Annotated[int, Meta(ge=1, le=256)]
+    partition_bytes: Annotated[int, Meta(ge=1, lt=2**40)]
+    deterministic: bool
+
+
+class ServerAddress(msgspec.Struct, frozen=True, array_like=True):
+    """Where workers reach a server's data port."""
+
+    host: str
+    port: Annotated[int, Meta(ge=0, lt=2**16)]
+
+
+class Part(msgspec.Struct, frozen=True, array_like=True):
+    """A partition's place: which server sums it, over which lane it travels, and its size in bytes."""
+
+    server: Number
+    lane: Number
+    nbytes: Count
+
+
+class Join(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    """Worker or server -> coordinator, first message: who I am, what I know of the job (-1, 0, "": not told).
+
+    Attributes:
+        incarnation: Differs between two starts of a process, however much else is the same.
+        node: The host's name, which counts local ranks.
+        address, port: A server's data port as workers are to reach it.
+    """
+
+    role: Role
+    incarnation: str
+    rank: OptionalNumber = -1
+    size: Number = 0
+    num_servers: Number = 0
+    local_rank: OptionalNumber = -1
+    local_size: Number = 0
+    node: str = ""
+    address: str = ""
+    port: Annotated[int, Meta(ge=0, lt=2**16)] = 0
+    pid: Number = 0
+    settings: JobSettings | None = None
+
+
+class Welcome(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    """Coordinator -> all, once everybody has joined. For a server, ``rank`` is its server number."""
+
+    rank: Number
+    size: Number
+    local_rank: Number
+    local_size: Number
+    epoch: Number
+    servers: list[ServerAddress]
+    settings: JobSettings
+
+
+class JoinRefused(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    """Coordinator -> worker or server: you cannot be a member, and why."""
+
+    reason: str
+
+
+class Declare(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    """Worker -> coordinator: tensors that this rank will use, and how often it declared each name before."""
+
+    request: Count
+    tensors: list[TensorSpec]
+    generations: list[Count]
+
+
+class Placement(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    """A declared tensor's number and the partitions it is cut into, in order."""
+
+    id: Count
+    generation: Count
+    parts: list[Part]
+
+
+class Refusal(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    """Why a declared tensor cannot be used."""
+
+    name: str
+    message: str
+
+
+class Declared(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    """Coordinator -> worker: the answer to ``Declare``, one entry per tensor in its order."""
+
+    request: Count
+    tensors: list[Placement | Refusal]
+
+
+class Refuse(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    """Worker -> coordinator: this rank used the tensor in a way that cannot match; fail it on all ranks."""
+
+    name: TensorName
+    generation: Count
+    message: str
+
+
+class Retract(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    """Coordinator -> workers that have declared a tensor: it cannot be used any more, and why."""
+
+    id: Count
+    name: str
+    message: str
+
+
+class Finished(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    """Worker -> coordinator: ephemeral tensors that this rank is done with."""
+
+    ids: list[Count]
+
+
+class InstalledTensor(msgspec.Struct, frozen=True, array_like=True):
+    """What a server must know of a tensor; ``parts`` are its own partitions as (index, lane, bytes)."""
+
+    id: Count
+    dtype: Number
+    op: Number
+    prescale: float
+    postscale: float
+    parts: list[tuple[Number, Number, Count]]
+
+
+class Install(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    """Coordinator -> server: tensors to expect from now on, and numbers of tensors to forget."""
+
+    request: Count
+    tensors: list[InstalledTensor]
+    retire: list[Count]
+
+
+class Installed(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    """Server -> coordinator: the answer to ``Install``."""
+
+    request: Count
+
+
+class Barrier(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    """Worker -> coordinator: tell me when every rank has come this far."""
+
+    request: Count
+
+
+class BarrierDone(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    """Coordinator -> worker: the answer to ``Barrier``."""
+
+    request: Count
+
+
+class AskMissing(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    """Worker -> coordinator -> servers: which ranks have not contributed to tensor ``id``?"""
+
+    request: Count
+    id: Count
+
+
+class Missing(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    """The answer to ``AskMissing``: late ranks, and for each the seconds since it was last heard of."""
+
+    request: Count
+    ranks: list[Number]
+    heard: list[float]
+
+
+class Leave(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    """Worker -> coordinator: this rank is done, in order."""
+
+
+class Departed(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    """Coordinator -> workers and servers: that rank left in order."""
+
+    rank: Number
+
+
+class Lost(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    """Coordinator -> all survivors: a peer died, so the job ends. ``number`` is its rank or server number."""
+
+    role: Role
+    number: OptionalNumber
+    reason: str
+
+
+class End(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    """Coordinator -> servers: the last worker has left; finish and exit."""
+
+
+Message: TypeAlias = (
+    Join
+    | Welcome
+    | JoinRefused
+    | Declare
+    | Declared
+    | Refuse
+    | Retract
+    | Finished
+    | Install
+    | Installed
+    | Barrier
+    | BarrierDone
+    | AskMissing
+    | Missing
+    | Leave
+    | Departed
+    | Lost
+    | End
+)
+
+_KIB: Final = 1024
+_MIB: Final = 1024 * 1024
+
+# A type's number is its position, from 1; new types go to the end.
+_LIMITS: Final[tuple[tuple[type[Message], int], ...]] = (
+    (Join, 4 * _KIB),
+    (Welcome, 1 * _MIB),
+    (JoinRefused, 64 * _KIB),
+    (Declare, 64 * _MIB),
+    (Declared, 64 * _MIB),
+    (Refuse, 64 * _KIB),
+    (Retract, 64 * _KIB),
+    (Finished, 1 * _MIB),
+    (Install, 64 * _MIB),
+    (Installed, 64 * _KIB),
+    (Barrier, 64 * _KIB),
+    (BarrierDone, 64 * _KIB),
+    (AskMissing, 64 * _KIB),
+    (Missing, 1 * _MIB),
+    (Leave, 64 * _KIB),
+    (Departed, 64 * _KIB),
+    (Lost, 64 * _KIB),
+    (End, 64 * _KIB),
+)
+_NUMBERS: Final = {kind: number for number, (kind, _) in enumerate(_LIMITS, 1)}
+_DECODERS: Final = tuple(msgspec.msgpack.Decoder(kind) for kind, _ in _LIMITS)
+_PREFIX: Final = struct.Struct("<IB")
+
+
+def limit_bytes(kind: type[Message]) -> int:
+    """Longest payload that a message of this type may have."""
+    return _LIMITS[_NUMBERS[kind] - 1][1]
+
+
+def encode(message: Message) -> bytes:
+    """The frame of a message, prefix included.
+
+    Raises:
+        ProtocolError: The message is longer than its type may be.
+    """
+    payload = msgspec.msgpack.encode(message)
+    kind = type(message)
+    if len(payload) > limit_bytes(kind):
+        raise ProtocolError(
+            f"{kind.__name__} of {len(payload)} bytes is over its limit of {limit_bytes(kind)}; "
+            "declare fewer tensors at once, or use larger partitions"
+        )
+    return _PREFIX.pack(len(payload), _NUMBERS[kind]) + payload
+
+
+class Decoder:
+    """Turns a byte stream, cut up anyhow, into messages. After an error the stream is of no use."""
+
+    def __init__(self) -> None:
+        self._buffer = bytearray()
+
+    @property
+    def pending(self) -> bool:
+        """Whether a frame has begun that has not ended yet."""
+        return bool(self._buffer)
+
+    def feed(self, data: bytes | bytearray | memoryview) -> list[Message]:
+        """Messages that are complete now.
+
+        Raises:
+            ProtocolError: Unknown type, a frame over its type's limit, or a payload that does not fit.
+        """
+        self._buffer += data
+        messages: list[Message] = []
+        start = 0
+        while len(self._buffer) - start >= _PREFIX.size:
+            length, number = _PREFIX.unpack_from(self._buffer, start)
+            _check_prefix(length, number)
+            begin = start + _PREFIX.size
+            if len(self._buffer) - begin < length:
+                break
+            messages.append(_decode(number, bytes(self._buffer[begin : begin + length])))
+            start = begin + length
+        del self._buffer[:start]
+        return messages
+
+
+def _check_prefix(length: int, number: int) -> None:
+    """Refuse a frame by its first five bytes, before room is made for the rest."""
+    if not 1 <= number <= len(_LIMITS):
+        raise ProtocolError(
+            f"unknown control message type {number}; use the same byteps version in all processes of the job"
+        )
+    kind, limit = _LIMITS[number - 1]
+    if length > limit:
+        raise ProtocolError(f"{kind.__name__} of {length} bytes is over its limit of {limit}")
+
+
+def _decode(number: int, payload: bytes) -> Message:
+    try:
+        return _DECODERS[number - 1].decode(payload)
+    except (msgspec.DecodeError, RecursionError) as error:
+        kind = _LIMITS[number - 1][0]
+        raise ProtocolError(f"bad {kind.__name__} message: {error}") from error

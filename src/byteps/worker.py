@@ -1,0 +1,107 @@
+"""The worker role: joins the job and connects to every server."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from byteps import _native
+from byteps.config import Config
+from byteps.errors import ConfigError
+from byteps.network import connect
+from byteps.security import Identity, connect_steps, handshake, load_token
+from byteps.wire import JobSettings, Join, Welcome
+
+AUTOMATIC_CREDIT_BYTES = 16 << 20
+"""Enough for the bandwidth-delay product of 100 Gbit/s with 1 ms, small enough to be overtaken soon."""
+
+_POLICIES = {"priority": 0, "fifo": 1, "stop-and-wait": 2}
+
+Linker = Callable[[int, int], _native.Link]
+"""Opens the link to (server, lane)."""
+
+
+def settings_of(config: Config) -> JobSettings:
+    """The settings that all workers of a job must share."""
+    return JobSettings(
+        lanes=config.connections or 1,
+        partition_bytes=config.partition_bytes,
+        deterministic=config.deterministic,
+    )
+
+
+def join_message(config: Config) -> Join:
+    """What this worker knows about itself and the job."""
+    return Join(
+        role="worker",
+        incarnation=secrets.token_hex(8),
+        rank=config.rank,
+        size=config.size,
+        num_servers=config.num_servers,
+        local_rank=config.local_rank,
+        local_size=config.local_size,
+        node=socket.gethostname(),
+        pid=os.getpid(),
+        settings=settings_of(config),
+    )
+
+
+def start_data_plane(config: Config, welcome: Welcome, link: Linker) -> _native.Worker:
+    """The native worker, connected to every server by ``link``."""
+    worker = _native.Worker(
+        welcome.rank,
+        welcome.settings.lanes,
+        policy=_POLICIES[config.scheduling],
+        credit_bytes=config.credit_bytes or AUTOMATIC_CREDIT_BYTES,
+        heartbeat_s=config.heartbeat_s,
+        epoch=welcome.epoch,
+    )
+    for server in range(len(welcome.servers)):
+        for lane in range(welcome.settings.lanes):
+            worker.add_link(server, lane, link(server, lane))
+    worker.start()
+    return worker
+
+
+@dataclass(frozen=True, slots=True)
+class SocketLinker:
+    """Opens authenticated TCP links to the servers that a ``Welcome`` names."""
+
+    config: Config
+    welcome: Welcome
+
+    def __call__(self, server: int, lane: int) -> _native.Link:
+        """Connect to one server.
+
+        Raises:
+            ConnectionError, HandshakeError: it cannot be reached, or is not of this job.
+        """
+        address = self.welcome.servers[server]
+        sock = connect(address.host, address.port, self.config.join_timeout_s)
+        identity = Identity(
+            role="worker",
+            number=self.welcome.rank,
+            job_id=self.config.job_id,
+            purpose="data",
+            lane=lane,
+            epoch=self.welcome.epoch,
+        )
+        handshake(sock, connect_steps(load_token(self.config), identity))
+        return _native.socket_link(sock.detach())
+
+
+def refuse_encryption(config: Config) -> None:
+    """Data links are authenticated, not encrypted; say so instead of pretending.
+
+    Raises:
+        ConfigError: ``encrypt_data`` is set.
+    """
+    if config.encrypt_data:
+        raise ConfigError(
+            "encrypt_data is set, but data links cannot be encrypted by byteps: run the job inside a "
+            "WireGuard network, or unset BYTEPS_ENCRYPT_DATA; the control plane can use TLS (tls_cert, "
+            "tls_key, tls_ca)"
+        )

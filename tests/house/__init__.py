@@ -1,0 +1,1 @@
+"""The house numbers as tests: sizes, layers, forbidden constructs, tools, public surface."""

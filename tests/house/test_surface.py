@@ -1,0 +1,78 @@
+"""The public names, and what it costs to import them."""
+
+from __future__ import annotations
+
+import resource
+import statistics
+import subprocess
+import sys
+from pathlib import Path
+
+import byteps.torch.parallel
+
+import byteps.torch
+
+from .tree import ROOT, report
+
+NAMES_FILE = Path(__file__).with_name("public_names.txt")
+FRAMEWORKS = ("torch", "tensorflow", "keras", "mxnet", "jax", "numpy")
+TORCH_SHARE = 0.05
+HELP_FACTOR = 3.0
+
+
+def _python(code: str) -> str:
+    """What a fresh interpreter prints for a few statements."""
+    command = [sys.executable, "-c", code]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True, timeout=50).stdout
+
+
+def _cpu_seconds(*command: str) -> float:
+    """User and system time of one child process, seconds."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, timeout=50)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
+def test_public_names_are_the_listed_ones() -> None:
+    modules = (byteps.torch, byteps.torch.parallel)
+    found = sorted(f"{module.__name__}.{name}" for module in modules for name in module.__all__)
+    listed = NAMES_FILE.read_text(encoding="utf-8").split()
+    changed = [f"+ {name}" for name in found if name not in listed]
+    changed += [f"- {name}" for name in listed if name not in found]
+    remedy = f"If that is meant, bring {NAMES_FILE.relative_to(ROOT)} and CHANGELOG.md up to date."
+    assert found == listed, report("The public names changed", changed, remedy)
+
+
+def test_importing_byteps_imports_no_framework() -> None:
+    loaded = _python("import sys, byteps; print(*{name.split('.')[0] for name in sys.modules})").split()
+    assert not set(FRAMEWORKS) & set(loaded), (
+        "byteps/__init__.py pulls in a framework: import it where it is used."
+    )
+
+
+def test_importing_the_torch_adapter_adds_little() -> None:
+    code = (
+        "import time, torch\n"
+        "before = time.process_time()\n"
+        "import byteps.torch\n"
+        "print((time.process_time() - before) / before)\n"
+    )
+    shares = [float(_python(code)) for _ in range(5)]
+    assert statistics.median(shares) < TORCH_SHARE, (
+        f"importing byteps.torch adds {statistics.median(shares):.1%} to the CPU time of `import torch`.\n"
+        "`python -X importtime -c 'import torch, byteps.torch'` shows what to import later."
+    )
+
+
+def test_help_is_quick() -> None:
+    byteps_command = str(Path(sys.executable).parent / "byteps")
+    plain, helped = [], []
+    for _ in range(9):
+        plain.append(_cpu_seconds(sys.executable, "-c", "pass"))
+        helped.append(_cpu_seconds(byteps_command, "--help"))
+    factor = statistics.median(helped) / statistics.median(plain)
+    assert factor < HELP_FACTOR, (
+        f"`byteps --help` takes {factor:.1f} times the CPU time of `python -c pass`.\n"
+        "`python -X importtime -m byteps --help` shows what to import after the arguments are parsed."
+    )

@@ -1,0 +1,136 @@
+"""Placement by bytes: balance over published layer sizes, cutting, lanes, weights, release."""
+
+from __future__ import annotations
+
+import json
+from fractions import Fraction
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from byteps.dtypes import CELL_BYTES
+from byteps.placement import Placer, mixed_weights
+
+PROFILES = json.loads((Path(__file__).parents[2] / "benchmarks" / "profiles.json").read_text())
+MIB = 1024 * 1024
+
+
+def profile_bytes(name: str, itemsize: int = 4) -> list[int]:
+    return [elements * itemsize for layer in PROFILES[name] for _, elements in layer["tensors"]]
+
+
+@pytest.mark.parametrize("name", sorted(PROFILES))
+@pytest.mark.parametrize("servers", range(2, 17))
+def test_no_server_is_over_the_mean_by_more_than_two_percent(name: str, servers: int) -> None:
+    placer = Placer(servers, lanes=1, partition_bytes=4 * MIB)
+    sizes = profile_bytes(name)
+    placer.place(sizes)
+    assert sum(placer.loads) == sum(sizes)
+    assert max(placer.loads) <= 1.02 * sum(sizes) / servers
+
+
+@pytest.mark.parametrize("name", sorted(PROFILES))
+def test_lanes_of_a_server_are_balanced(name: str) -> None:
+    parts = Placer(4, lanes=4, partition_bytes=4 * MIB).place(profile_bytes(name))
+    lanes = dict.fromkeys(((server, lane) for server in range(4) for lane in range(4)), 0)
+    for part in (part for tensor in parts for part in tensor):
+        lanes[part.server, part.lane] += part.nbytes
+    assert max(lanes.values()) <= 1.1 * sum(lanes.values()) / len(lanes)
+
+
+@pytest.mark.parametrize("name", sorted(PROFILES))
+def test_balance_holds_when_a_model_comes_in_two_batches(name: str) -> None:
+    placer = Placer(4, lanes=2, partition_bytes=4 * MIB)
+    sizes = profile_bytes(name)
+    placer.place(sizes[: len(sizes) // 2])
+    placer.place(sizes[len(sizes) // 2 :])
+    assert max(placer.loads) <= 1.02 * sum(sizes) / 4
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    sizes=st.lists(st.one_of(st.integers(0, 300), st.integers(0, 40 * MIB)), max_size=30),
+    servers=st.integers(1, 16),
+    lanes=st.integers(1, 4),
+    partition_bytes=st.integers(1, 16 * MIB),
+)
+def test_partitions_cover_each_tensor_in_whole_cells(
+    sizes: list[int], servers: int, lanes: int, partition_bytes: int
+) -> None:
+    placer = Placer(servers, lanes, partition_bytes)
+    placed = placer.place(sizes)
+    for size, parts in zip(sizes, placed, strict=True):
+        assert sum(part.nbytes for part in parts) == size
+        assert all(part.nbytes % CELL_BYTES == 0 for part in parts[:-1])
+        assert all(0 < part.nbytes < partition_bytes + CELL_BYTES for part in parts)
+        assert all(part.server < servers and part.lane < lanes for part in parts)
+        assert len(parts) == 1 or size == 0 or size > CELL_BYTES
+    placer.release(part for parts in placed for part in parts)
+    assert placer.loads == [0] * servers
+
+
+def test_placement_is_the_same_for_the_same_batches() -> None:
+    first, second = Placer(3, 2, 4 * MIB), Placer(3, 2, 4 * MIB)
+    assert [first.place([5 * MIB, 7, 9 * MIB]), first.place([MIB])] == [
+        second.place([5 * MIB, 7, 9 * MIB]),
+        second.place([MIB]),
+    ]
+
+
+def test_partition_size_is_limited_by_the_setting_and_by_a_fiftieth_of_the_mean() -> None:
+    placer = Placer(2, 1, 4 * MIB)
+    assert placer.partition_size(10_000 * MIB) == 4 * MIB
+    assert placer.partition_size(100 * MIB) == MIB
+    assert placer.partition_size(10) == CELL_BYTES
+
+
+def test_weights_set_the_shares() -> None:
+    weights = mixed_weights(4, 2)
+    placer = Placer(6, 1, 4 * MIB, weights)
+    placer.place(profile_bytes("bert_large"))
+    total = sum(placer.loads)
+    assert [load / total for load in placer.loads] == pytest.approx(weights, rel=0.05)
+
+
+def test_a_server_of_weight_zero_gets_nothing() -> None:
+    placer = Placer(3, 1, 4 * MIB, [0.0, 1.0, 1.0])
+    placer.place(profile_bytes("alexnet"))
+    assert placer.loads[0] == 0
+
+
+@pytest.mark.parametrize("workers", range(1, 9))
+@pytest.mark.parametrize("cpu_servers", range(10))
+def test_mixed_weights_follow_the_formula(workers: int, cpu_servers: int) -> None:
+    weights = mixed_weights(workers, cpu_servers)
+    assert len(weights) == workers + cpu_servers
+    assert sum(weights) == pytest.approx(1)
+    n, k = workers, cpu_servers
+    if k < n:
+        whole = n * n + k * n - 2 * k
+        assert weights[:n] == pytest.approx([float(Fraction(n - k, whole))] * n)
+        assert weights[n:] == pytest.approx([float(Fraction(2 * n - 2, whole))] * k)
+    else:
+        assert weights[:n] == [0.0] * n
+
+
+@pytest.mark.parametrize(("workers", "cpu_servers"), [(2, 1), (4, 2), (8, 3)])
+def test_mixed_weights_load_every_machine_alike(workers: int, cpu_servers: int) -> None:
+    """A colocated machine pushes what others sum and takes n-1 pushes of what it sums itself."""
+    weights = mixed_weights(workers, cpu_servers)
+    colocated, cpu = weights[0], weights[-1]
+    assert (1 - colocated) + (workers - 1) * colocated == pytest.approx(workers * cpu)
+
+
+@pytest.mark.parametrize("weights", [[1.0], [0.0, 0.0], [-1.0, 2.0]])
+def test_bad_weights_are_refused(weights: list[float]) -> None:
+    with pytest.raises(ValueError, match="weights"):
+        Placer(2, 1, MIB, weights)
+
+
+def test_counts_below_one_are_refused() -> None:
+    with pytest.raises(ValueError, match="at least 1 server"):
+        Placer(0, 1, MIB)
+    with pytest.raises(ValueError, match="at least 1 worker"):
+        mixed_weights(0, 1)
