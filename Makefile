@@ -4,8 +4,8 @@ PYTHON ?= python3
 TORCH ?= torch==2.13.0
 CXX ?= g++
 VENV ?= .venv
-BIN := $(VENV)/bin
-PIP := $(BIN)/python -m pip install --quiet
+PY := $(VENV)/bin/python
+PIP := $(PY) -m pip install --quiet
 NATIVE := CMakeLists.txt $(wildcard native/*.cc native/*.h)
 CHECKED := src tests benchmarks examples
 
@@ -26,24 +26,24 @@ help:
 setup: $(VENV)/.installed
 
 demo: setup
-	$(BIN)/byteps run -np 2 --servers 2 $(BIN)/python examples/mnist.py
+	$(PY) -m byteps run -np 2 --servers 2 $(PY) examples/mnist.py
 
 test: $(VENV)/.developer native-test
-	$(BIN)/python -m pytest
+	$(PY) -m pytest
 
 lint: $(VENV)/.developer
-	$(BIN)/ruff check $(CHECKED)
-	$(BIN)/ruff format --check $(CHECKED)
-	$(BIN)/mypy --strict $(CHECKED)
+	$(PY) -m ruff check $(CHECKED)
+	$(PY) -m ruff format --check $(CHECKED)
+	$(PY) -m mypy --strict $(CHECKED)
 
 format: $(VENV)/.developer
-	$(BIN)/ruff check --fix $(CHECKED)
-	$(BIN)/ruff format $(CHECKED)
+	$(PY) -m ruff check --fix $(CHECKED)
+	$(PY) -m ruff format $(CHECKED)
 
 bench: setup
-	$(BIN)/python -m benchmarks.loopback
-	$(BIN)/python -m benchmarks.spinner
-	$(BIN)/python -m benchmarks.idle
+	$(PY) -m benchmarks.loopback
+	$(PY) -m benchmarks.spinner
+	$(PY) -m benchmarks.idle
 
 native-test: $(VENV)/.developer
 	@$(call ctest,build-native,)
@@ -58,11 +58,11 @@ clean:
 
 # $(call ctest,BUILD FOLDER,SANITIZER): build the native tests there and run them.
 define ctest
-set -e; \
-$(BIN)/cmake -S . -B $(1) -G Ninja -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN)/ninja) -DCMAKE_CXX_COMPILER=$(CXX) \
+set -e; unset MAKEFLAGS MAKELEVEL; \
+$(PY) -m cmake -S . -B $(1) -G 'Unix Makefiles' -DCMAKE_CXX_COMPILER=$(CXX) \
   -DBYTEPS_PYTHON_MODULE=OFF -DBYTEPS_NATIVE_TESTS=ON -DBYTEPS_SANITIZE=$(2) >/dev/null; \
-$(BIN)/cmake --build $(1); \
-$(BIN)/ctest --test-dir $(1) --output-on-failure --no-tests=error
+$(PY) -m cmake --build $(1) --parallel $$(nproc); \
+$(PY) -m cmake --build $(1) --target test -- ARGS='--output-on-failure --no-tests=error'
 endef
 
 # Stamps: each step runs once, and again when what it was made from changes.
@@ -84,9 +84,9 @@ $(VENV)/.created:
 
 # Where $(PYTHON) is itself a virtual environment, --system-site-packages does not show its torch: a .pth file does.
 $(VENV)/.torch: $(VENV)/.created
-	@if $(BIN)/python -c 'import torch' 2>/dev/null; then :; \
+	@if $(PY) -c 'import torch' 2>/dev/null; then :; \
 	elif folder=$$($(PYTHON) -c 'import pathlib, torch; print(pathlib.Path(torch.__file__).parents[1])' 2>/dev/null); \
-	then echo "$$folder" >"$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/reused.pth"; \
+	then echo "$$folder" >"$$($(PY) -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/reused.pth"; \
 	else echo 'Installing $(TORCH)'; $(PIP) numpy '$(TORCH)'; fi
 	@touch $@
 

@@ -27,24 +27,39 @@ def measure() -> Sequence[Row]:
     """Start the job, look at its processes' CPU time before and after, and end it."""
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
-        for pipe in ("ready", "go"):
-            os.mkfifo(folder / pipe)
+        for pipe in (*ready_pipes(folder), *go_pipes(folder)):
+            os.mkfifo(pipe)
         command = job_command("benchmarks.idle", folder, workers=WORKERS, servers=SERVERS)
         with subprocess.Popen(command, cwd=ROOT, stdout=sys.stderr) as job:
-            # Opening a FIFO blocks until the other end is opened: rank 0 does so once all are connected.
-            with (folder / "ready").open():
-                processes = {label(p): p for p in psutil.Process(job.pid).children(recursive=True)}
+            touch(ready_pipes(folder), "r")
+            processes = {label(p): p for p in psutil.Process(job.pid).children(recursive=True)}
             before_s = {name: cpu_seconds(process) for name, process in processes.items()}
             began = time.monotonic()
             time.sleep(IDLE_S)  # workload
             idle_s = time.monotonic() - began
             used_s = {name: cpu_seconds(process) - before_s[name] for name, process in processes.items()}
-            with (folder / "go").open("w"):
-                pass
+            touch(go_pipes(folder), "w")
             if job.wait(timeout=60) != 0:
                 raise RuntimeError(f"the idle job failed with exit code {job.returncode}")
     rows = [Row(name, 100 * cpu_s / idle_s, unit="% of a core") for name, cpu_s in used_s.items()]
     return [*rows, Row(f"all {len(rows)} together", sum(row.value for row in rows), 1.0, "% of a core")]
+
+
+def ready_pipes(folder: Path) -> list[Path]:
+    """One FIFO per worker, for the word that it is connected."""
+    return [folder / f"ready {rank}" for rank in range(WORKERS)]
+
+
+def go_pipes(folder: Path) -> list[Path]:
+    """One FIFO per worker, for the word that the measurement is over."""
+    return [folder / f"go {rank}" for rank in range(WORKERS)]
+
+
+def touch(pipes: Sequence[Path], mode: str) -> None:
+    """Open and close FIFOs. Each blocks until its other end is opened too: that is the whole message."""
+    for pipe in pipes:
+        with pipe.open(mode):
+            pass
 
 
 def cpu_seconds(process: psutil.Process) -> float:
@@ -65,12 +80,8 @@ def worker(folder: Path) -> None:
     bps.init()
     bps.push_pull(torch.ones(1 << 20), name="once")
     bps.barrier()
-    if bps.rank() == 0:
-        with (folder / "ready").open("w"):
-            pass
-        with (folder / "go").open():
-            pass
-    bps.barrier()
+    touch([ready_pipes(folder)[bps.rank()]], "w")
+    touch([go_pipes(folder)[bps.rank()]], "r")
     bps.shutdown()
 
 

@@ -1,8 +1,8 @@
 """Does a busy Python thread in every worker slow communication down?
 
 The same pure-Python loop runs either as a thread of each worker, where it holds the GIL, or as a process
-beside it, where it only takes the CPU. The two take turns; each wait has 512 MiB in flight, so that the native
-core is what is measured. The bytes are those that the native core counted.
+beside it, where it only takes the CPU. The two take turns. Each wait has 512 MiB in flight, so it is the
+native core that is measured, and the bytes are those that it counted.
 """
 
 from __future__ import annotations
@@ -18,10 +18,11 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import torch
-from byteps.adapters.current import current
 
 import byteps.torch as bps
 from benchmarks.common import Row, main, run_job, save_result
+from byteps.adapters.current import current
+from byteps.communicator import ParameterServer
 
 TENSORS = 8
 TENSOR_BYTES = 64 << 20
@@ -58,13 +59,13 @@ def worker(folder: Path) -> None:
 
 def throughput(tensors: Sequence[torch.Tensor]) -> float:
     """Push and pull all tensors at once; bytes sent and received by this worker, per second."""
-    before = current().traffic()
+    before = counted_bytes()
     began = time.perf_counter()
     handles = [bps.push_pull_async_inplace(t, name=f"tensor {i}") for i, t in enumerate(tensors)]
     for handle in handles:
         bps.synchronize(handle)
     took_s = time.perf_counter() - began
-    moved = sum(current().traffic()) - sum(before)
+    moved = counted_bytes() - before
     if moved < 2 * TENSORS * TENSOR_BYTES:
         raise RuntimeError(f"the native core counted {moved} bytes, fewer than were given to it")
     return moved / took_s
@@ -75,6 +76,14 @@ def spin(stopped: Callable[[], object]) -> None:
     while not stopped():
         for number in range(10_000):
             number * number
+
+
+def counted_bytes() -> int:
+    """Bytes that this worker's native core has sent and received so far."""
+    communicator = current().communicator
+    if not isinstance(communicator, ParameterServer):
+        raise RuntimeError("this measurement needs servers; start it as python -m benchmarks.spinner")
+    return communicator.worker.bytes_sent + communicator.worker.bytes_received
 
 
 @contextlib.contextmanager

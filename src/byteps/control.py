@@ -28,6 +28,7 @@ from byteps.wire import (
     Decoder,
     Join,
     JoinRefused,
+    Lost,
     Message,
     Missing,
     Welcome,
@@ -88,6 +89,7 @@ class ControlClient:
 
         Raises:
             JoinError: refused, or the others did not come in time.
+            PeerLost: a member died before the job was complete.
         """
         self.notify(message)
         try:
@@ -140,6 +142,8 @@ class ControlClient:
             if isinstance(message, Welcome):
                 self._on_welcome(message)
             self._welcome.set_result(message)
+        elif isinstance(message, Lost) and not self._welcome.done():
+            self._welcome.set_exception(PeerLost(message.reason))
         elif isinstance(message, _ANSWERS):
             with self._lock:
                 future = self._calls.get(message.request)

@@ -19,7 +19,16 @@ _TOKEN = re.compile(
     """,
     re.VERBOSE | re.DOTALL | re.MULTILINE,
 )
-_NOT_A_VARIABLE = {"using", "typedef", "template", "friend", "static_assert", "extern", "concept"}
+_NOT_A_VARIABLE = {
+    "using",
+    "typedef",
+    "template",
+    "friend",
+    "static_assert",
+    "extern",
+    "concept",
+    "namespace",
+}
 _CONSTANT = {"const", "constexpr", "consteval"}
 
 

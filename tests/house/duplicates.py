@@ -93,7 +93,7 @@ def _cpp_tokens(source: Source) -> Iterable[tuple[int, str]]:
 
 
 def _declaring_lines(source: Source) -> set[int]:
-    """Lines of a Python file that do nothing: imports, docstrings, class headers and fields, literal tables."""
+    """Lines of a Python file that do nothing: imports, docstrings, class headers, fields, literal tables."""
     lines: set[int] = set()
     for node in ast.walk(source.tree):
         if isinstance(node, ast.ClassDef):

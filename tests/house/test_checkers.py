@@ -67,7 +67,7 @@ def test_native_functions_are_measured() -> None:
         ("namespace a { std::vector<int> list{}; }", 1),
         ("void f() { static int calls = 0; }", 1),
         ("thread_local int depth;", 1),
-        ("constexpr int kSize = 4; const char* const kName = f(1);", 0),
+        ("namespace short_name = long_name; constexpr int kSize = 4; const char* const kName = f(1);", 0),
         ("void f() { static constexpr int kSize = 1; int local = 2; }", 0),
         ("int f(int x); struct A { int member = 0; static int make(int); }; using B = A;", 0),
         ("A& A::operator=(const A& other) { size_ = 0; return *this; }", 0),

@@ -14,7 +14,7 @@ from .tree import Source, dotted, functions, imports, python_sources, report
 
 ENVIRONMENT_READER = "src/byteps/config/environment.py"
 STATE_HOLDER = "src/byteps/adapters/current.py"
-PICKLE_PLACE = "src/byteps/torch/objects.py"
+PICKLE_PLACE = "src/byteps/adapters/objects.py"
 ENVIRONMENT_NAMES = {
     f"os.{name}" for name in ("environ", "environb", "getenv", "getenvb", "putenv", "unsetenv")
 }
@@ -51,6 +51,7 @@ MUTATORS = {
 # Calls whose result cannot change, or not in a way that anyone could notice.
 CONSTANT_CALLS = {
     "frozenset",
+    "range",
     "tuple",
     "int",
     "float",
@@ -227,7 +228,7 @@ def _fixed_ports(source: Source) -> Iterator[int]:
             ports = [keyword.value for keyword in node.keywords if "port" in (keyword.arg or "")]
             ports += [address.elts[1] for address in node.args if isinstance(address, ast.Tuple)]
             numbers = [port.value for port in [*ports, *node.args[1:2]] if isinstance(port, ast.Constant)]
-            if any(type(number) is int and number != 0 for number in numbers):
+            if any(type(number) is int and number >= 1024 for number in numbers):
                 yield node.lineno
 
 

@@ -68,6 +68,9 @@ class FakeJob:
     def finished(self) -> bool:
         return self.core.finished
 
+    def failure(self) -> str | None:
+        return self.core.failure
+
     def send(self, member: int, message: Message) -> None:
         self.take(self.core.received(member, message))
 

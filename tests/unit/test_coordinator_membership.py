@@ -165,7 +165,7 @@ def test_who_does_not_come_in_time_fails_the_job() -> None:
     job.advance(601)
     text = "did not start within 600 s: it waited for worker rank 1 and 1 of 1 servers"
     assert text in refusal(job, 0)
-    assert text in (job.core.failure or "")
+    assert text in (job.failure() or "")
     job.take(job.core.disconnected(0, "connection closed"))
     assert job.finished()
 
@@ -178,7 +178,7 @@ def test_leaving_before_the_start_frees_the_seat() -> None:
     job.send(1, join(0))
     job.send(SERVER_IDS, join(0, role="server"))
     assert welcome(job, 1).rank == 0
-    assert job.core.failure is None
+    assert job.failure() is None
 
 
 def test_the_orderly_end() -> None:
@@ -193,7 +193,16 @@ def test_the_orderly_end() -> None:
     assert not job.finished()
     job.take(job.core.disconnected(SERVER_IDS + 1, "connection closed"))
     assert job.finished()
-    assert job.core.failure is None
+    assert job.failure() is None
+
+
+def test_what_comes_after_leave_is_passed_over() -> None:
+    job = FakeJob(2, 1).start()
+    job.send(0, Leave())
+    job.inbox.clear()
+    job.send(0, Barrier(1))
+    job.send(0, Leave())
+    assert not job.inbox
 
 
 def test_a_server_that_does_not_end_is_named() -> None:
@@ -201,7 +210,7 @@ def test_a_server_that_does_not_end_is_named() -> None:
     job.send(0, Leave())
     job.advance(31)
     assert job.finished()
-    assert (job.core.failure or "").startswith("server 0 (pid 100 on node0) did not end within 30 s")
+    assert (job.failure() or "").startswith("server 0 (pid 100 on node0) did not end within 30 s")
 
 
 @pytest.mark.parametrize(("member", "role", "number"), [(1, "worker", 1), (SERVER_IDS, "server", 0)])
@@ -215,12 +224,12 @@ def test_a_lost_member_is_announced_to_all_survivors(member: int, role: str, num
         one: [(role, number, text)] for one in survivors
     }
     assert member not in job.inbox
-    assert job.core.failure == text
+    assert job.failure() == text
     assert not job.finished()
     for one in survivors:
         job.take(job.core.disconnected(one, "connection closed"))
     assert job.finished()
-    assert job.core.failure == text
+    assert job.failure() == text
 
 
 def test_survivors_that_stay_are_not_waited_for_long() -> None:
@@ -237,11 +246,11 @@ def test_a_silent_member_is_lost_only_if_it_has_a_beacon() -> None:
     for _ in range(100):
         job.core.heartbeat("worker", 0)
         job.advance(1)
-    assert job.core.failure is None
+    assert job.failure() is None
     job.advance(28)
-    assert job.core.failure is None
+    assert job.failure() is None
     job.advance(2)
-    assert job.core.failure == "worker rank 0 (pid 100 on node0) was lost: no heartbeat for 30 s"
+    assert job.failure() == "worker rank 0 (pid 100 on node0) was lost: no heartbeat for 30 s"
     assert len(job.got(1, Lost)) == len(job.got(SERVER_IDS, Lost)) == 1
 
 
@@ -251,7 +260,7 @@ def test_one_who_left_is_not_expected_to_be_heard() -> None:
     job.send(0, Leave())
     job.core.heartbeat("worker", 0)
     job.advance(100)
-    assert job.core.failure is None
+    assert job.failure() is None
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ import contextlib
 import logging
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
 from typing import TypeVar
 
 import pytest
@@ -15,7 +16,7 @@ from byteps import network
 from byteps.config import Config
 from byteps.coordinator.service import serve
 from byteps.errors import ConfigError, HandshakeError
-from byteps.security import Identity, async_handshake, connect_steps
+from byteps.security import Identity, async_handshake, client_tls, connect_steps
 from byteps.wire import (
     Barrier,
     BarrierDone,
@@ -37,6 +38,7 @@ from byteps.wire import (
 )
 
 from .fake_job import join, spec
+from .test_security import CERTIFICATE, KEY
 
 TOKEN = "a secret of the tests"
 T = TypeVar("T", bound=Message)
@@ -93,12 +95,14 @@ class Job:
         try:
             sock.setblocking(False)
             await loop.sock_connect(sock, await self.address())
-            identity = Identity(role=role, number=number, purpose=purpose)
+            tls = client_tls(self._config) if purpose == "control" else None
+            identity = Identity(role=role, number=number, purpose=purpose, tls=tls is not None)
             await async_handshake(loop, sock, connect_steps(token.encode(), identity))
         except BaseException:
             sock.close()
             raise
-        self._peers.append(Peer(*await asyncio.open_connection(sock=sock)))
+        streams = await asyncio.open_connection(sock=sock, ssl=tls, server_hostname="" if tls else None)
+        self._peers.append(Peer(*streams))
         return self._peers[-1]
 
     async def member(self, number: int, role: str = "worker") -> Peer:
@@ -182,7 +186,7 @@ def test_survivors_that_do_not_go_are_left_behind() -> None:
             first, second, _ = await job.members()
             await first.close()
             await second.get(Lost)
-            assert await job.exit_code == 1
+            assert await asyncio.wait_for(job.exit_code, 6) == 1
             assert await second.ended()
 
     bounded(scene)
@@ -274,6 +278,23 @@ def test_any_bytes_on_a_beacon_are_life() -> None:
             peer.writer.write(b"\x05" * 40)
             with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(never.wait(), 0.05)
+
+    bounded(scene)
+
+
+def test_control_connections_use_tls_and_beacons_do_not(tmp_path: Path) -> None:
+    cert, key = tmp_path / "cert.pem", tmp_path / "key.pem"
+    cert.write_text(CERTIFICATE)
+    key.write_text(KEY)
+
+    async def scene() -> None:
+        async with running(tls_cert=str(cert), tls_key=str(key), tls_ca=str(cert)) as job:
+            first, _, _ = await job.members()
+            assert first.writer.get_extra_info("ssl_object").version() == "TLSv1.3"
+            beacon = await job.connect("worker", 0, "beacon")
+            assert beacon.writer.get_extra_info("ssl_object") is None
+            first.send(Declare(1, [spec("empty", (0,))], [0]))
+            assert len((await first.get(Declared)).tensors) == 1
 
     bounded(scene)
 

@@ -40,6 +40,15 @@ def ephemeral(name: str) -> TensorSpec:
     return msgspec.structs.replace(spec(name), ephemeral=True)
 
 
+def job_with_one_tensor(ranks: int) -> FakeJob:
+    """All ranks have declared a tensor, number 0, that is used once."""
+    job = FakeJob(ranks, 1).start()
+    for rank in range(ranks):
+        job.declare(rank, ephemeral("once"))
+    job.install(0)
+    return job
+
+
 def test_the_answer_waits_for_the_servers_but_for_no_other_rank() -> None:
     job = FakeJob(2, 2).start()
     job.declare(0, spec("big", (MIB,)))
@@ -108,6 +117,7 @@ def test_a_conflict_before_the_answer_turns_it_into_a_refusal() -> None:
     job = FakeJob(2, 1).start()
     job.declare(0, spec("fc.weight"), spec("other"))
     job.declare(1, spec("fc.weight", dtype=DType.FLOAT64))
+    assert job.errors(1) == [CONFLICT], "a refusal has no reason to wait for servers"
     job.install(0)
     assert job.errors(0) == job.errors(1) == [CONFLICT]
     assert job.got(0, Retract) == []
@@ -188,6 +198,8 @@ def test_a_rank_that_refuses_fails_the_tensor_everywhere_else() -> None:
 def test_a_refusal_before_any_declaration_is_remembered() -> None:
     job = FakeJob(2, 1).start()
     job.send(1, Refuse("a", 0, "no"))
+    with pytest.raises(ProtocolError, match="twice as generation 0"):
+        job.declare(1, spec())
     job.declare(0, spec())
     assert job.errors(0) == ["no"]
     assert job.inbox.keys() == {0}
@@ -205,10 +217,7 @@ def test_a_name_is_declared_once_per_generation() -> None:
 
 
 def test_what_all_ranks_have_finished_is_forgotten_with_the_next_install() -> None:
-    job = FakeJob(2, 1).start()
-    for rank in range(2):
-        job.declare(rank, ephemeral("once"))
-    job.install(0)
+    job = job_with_one_tensor(2)
     job.send(0, Finished([0]))
     job.send(1, Finished([0, 12345]))
     assert job.install(0) == []
@@ -228,10 +237,7 @@ def test_many_forgotten_tensors_do_not_wait_for_an_install() -> None:
 
 
 def test_one_that_left_counts_as_finished_and_is_told_nothing() -> None:
-    job = FakeJob(3, 1).start()
-    for rank in range(3):
-        job.declare(rank, ephemeral("once"))
-    job.install(0)
+    job = job_with_one_tensor(3)
     job.send(0, Finished([0]))
     job.send(1, Finished([0]))
     job.declare(2, spec("late"))

@@ -142,7 +142,6 @@ class Declarations:
                 ToRank(rank, Retract(tensor.id, tensor.name, tensor.failure))
                 for rank in sorted(tensor.holders)
             ]
-            tensor.holders.clear()
             for server in servers:
                 self._retire[server].append(tensor.id)
             concerned |= servers

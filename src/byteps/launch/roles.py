@@ -70,6 +70,7 @@ def run_coordinator(config: Config, publish: Callable[[str], None] | None = None
     """
     import asyncio
 
+    from byteps.adapters.current import set_up_logging
     from byteps.coordinator.service import serve
 
     def ready(host: str, port: int) -> None:
@@ -78,6 +79,7 @@ def run_coordinator(config: Config, publish: Callable[[str], None] | None = None
         else:
             print(f"coordinator ready: BYTEPS_COORDINATOR={format_address(host, port)}", flush=True)
 
+    set_up_logging(config)
     return asyncio.run(serve(config, ready=ready))
 
 
@@ -94,8 +96,10 @@ def run_server_role(config: Config, publish: Callable[[str], None] | None = None
     Raises:
         ConfigError: the coordinator's address is not set.
     """
+    from byteps.adapters.current import set_up_logging
     from byteps.server import run_server
 
     if not config.coordinator:
         raise ConfigError("no coordinator is given; set BYTEPS_COORDINATOR or --coordinator to host:port")
+    set_up_logging(config)
     return run_server(config, ready=lambda: publish("ready") if publish else None)

@@ -12,8 +12,9 @@ from datetime import timedelta
 from torch.distributed import TCPStore  # type: ignore[attr-defined]  # public, but not in its __all__
 
 from byteps.config import Config, child_environment, parse_address
-from byteps.errors import BytePSError, ConfigError, JoinError
+from byteps.errors import BytePSError, ConfigError, HandshakeError, JoinError
 from byteps.network import connect
+from byteps.security import Identity, connect_steps, handshake, load_token
 
 _log = logging.getLogger("byteps.torch")
 
@@ -123,6 +124,7 @@ class Board:
 
         Raises:
             JoinError: none came before the deadline.
+            HandshakeError: the configured tokens differ.
             RuntimeError: the store is gone.
         """
         taken = f"{self._prefix}taken/{self._config.rank}"
@@ -132,7 +134,7 @@ class Board:
         while True:
             self._wait(f"{self._prefix}{number}", tried)
             invitation = Invitation(**json.loads(self._store.get(f"{self._prefix}{number}")))
-            if _answers(invitation.coordinator):
+            if _answers(self._config, invitation):
                 self._store.add(taken, number - last)
                 return invitation
             tried = (
@@ -167,9 +169,23 @@ class Board:
         return timedelta(seconds=max(0.01, self._deadline - time.monotonic()))
 
 
-def _answers(coordinator: str) -> bool:
+def _answers(config: Config, invitation: Invitation) -> bool:
+    """Whether the coordinator that was meant is still there.
+
+    Raises:
+        HandshakeError: it is, but the tokens that both have configured differ.
+    """
+    host, port = parse_address(invitation.coordinator)
+    token = invitation.token.encode() or load_token(config)
+    # A heartbeat connection means nothing before its rank has joined.
+    identity = Identity(role="worker", number=config.rank, job_id=config.job_id, purpose="beacon")
     try:
-        connect(*parse_address(coordinator), _ANSWER_TIMEOUT_S).close()
+        with connect(host, port, _ANSWER_TIMEOUT_S) as sock:
+            handshake(sock, connect_steps(token, identity))
     except ConnectionError:
         return False
+    except HandshakeError:
+        if not invitation.token:
+            raise
+        return False  # a fresh token fits one coordinator only, so something else has that port now
     return True

@@ -19,27 +19,33 @@ from byteps.torch.tensors import Pending, spec_of, start
 
 @dataclass(frozen=True, slots=True)
 class Reduction:
-    """What to do with one tensor."""
+    """What to do with one tensor.
+
+    Attributes:
+        session: Where to send it.
+        name: Its name on the wire.
+        op: How to reduce it.
+        scales: Factors for each contribution and for the result.
+        priority: Higher numbers are sent first.
+        ephemeral: Whether the name is used only once.
+    """
 
     session: Session
     name: str
     op: ReduceOp
-    prescale: float
-    postscale: float
-    priority: int
-    ephemeral: bool
+    scales: tuple[float, float] = (1.0, 1.0)
+    priority: int = 0
+    ephemeral: bool = False
 
     def in_place(self, tensor: Tensor) -> TensorHandle:
         """Submit a tensor that is to hold the result."""
         return TensorHandle(self.name, self._start(tensor, tensor), lambda: tensor)
 
-    def out_of_place(self, tensor: Tensor, compression: type[Compressor] = Compression.none) -> TensorHandle:
+    def out_of_place(self, tensor: Tensor) -> TensorHandle:
         """Submit a tensor whose result is to be a new one."""
         with torch.no_grad():
-            wire, context = compression.compress(tensor)
-            output = torch.empty_like(wire, memory_format=torch.contiguous_format)
-        pending = self._start(wire, output)
-        return TensorHandle(self.name, pending, lambda: compression.decompress(output, context))
+            output = torch.empty_like(tensor, memory_format=torch.contiguous_format)
+        return TensorHandle(self.name, self._start(tensor, output), lambda: output)
 
     def differentiable(self, tensor: Tensor, compression: type[Compressor] = Compression.none) -> Tensor:
         """The result as a new tensor that gradients flow through."""
@@ -48,14 +54,7 @@ class Reduction:
         return compression.decompress(reduced, context)
 
     def _start(self, tensor: Tensor, target: Tensor) -> Pending:
-        spec = spec_of(
-            tensor,
-            self.name,
-            self.op,
-            prescale=self.prescale,
-            postscale=self.postscale,
-            ephemeral=self.ephemeral,
-        )
+        spec = spec_of(tensor, self.name, self.op, scales=self.scales, ephemeral=self.ephemeral)
         return start(self.session, spec, tensor, target, self.priority)
 
 
@@ -85,8 +84,7 @@ def reduction_of(
     name: str | None,
     *,
     priority: int | None = None,
-    prescale: float = 1.0,
-    postscale: float = 1.0,
+    scales: tuple[float, float] = (1.0, 1.0),
     session: Session | None = None,
 ) -> Reduction:
     """Resolve a call's arguments. A wrong call takes no number from those of the unnamed tensors.
@@ -101,4 +99,4 @@ def reduction_of(
         raise TypeError(f"priority= must be an integer or None, not {priority!r}")
     session = current() if session is None else session
     full_name, ephemeral = wire_name(session, "push_pull", name)
-    return Reduction(session, full_name, resolved, prescale, postscale, priority or 0, ephemeral)
+    return Reduction(session, full_name, resolved, scales, priority or 0, ephemeral)

@@ -71,12 +71,19 @@ def spec_of(
     name: str,
     op: ReduceOp,
     *,
-    prescale: float = 1.0,
-    postscale: float = 1.0,
+    scales: tuple[float, float] = (1.0, 1.0),
     root: int = -1,
     ephemeral: bool = False,
 ) -> TensorSpec:
     """What this rank declares for a tensor.
+
+    Args:
+        tensor: What is to be sent.
+        name: Its name on the wire.
+        op: How it is reduced.
+        scales: Factors for each contribution and for the result.
+        root: The one rank that contributes, for a broadcast.
+        ephemeral: Whether the name is used only once.
 
     Raises:
         ValueError, TypeError: The tensor cannot be sent, or its dtype has no average.
@@ -84,7 +91,7 @@ def spec_of(
     dtype = element_type(tensor, name)
     if dtype is DType.BOOL and op is ReduceOp.AVERAGE:
         raise ValueError(f"{name}: booleans have no average. Pass op=Sum (any), op=Min (all) or op=Max (any)")
-    return TensorSpec(name, dtype, tuple(tensor.shape), op, prescale, postscale, root, ephemeral)
+    return TensorSpec(name, dtype, tuple(tensor.shape), op, *scales, root=root, ephemeral=ephemeral)
 
 
 class Transfer(Protocol):

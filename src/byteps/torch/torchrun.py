@@ -48,11 +48,14 @@ def discover(config: Config) -> tuple[Config, Callable[[], None]]:
         JoinError: rank 0 did not say in time where the coordinator is.
         BytePSError: a child could not be started.
     """
-    with ExitStack() as cleanup:
+    cleanup = ExitStack()
+    try:
         if config.size > 1 or config.force_distributed:
             config = _colocate(config, cleanup)
-        return config, cleanup.pop_all().close
-    raise AssertionError("the stack swallows no exception")
+    except BaseException:
+        cleanup.close()
+        raise
+    return config, cleanup.close
 
 
 def _colocate(config: Config, cleanup: ExitStack) -> Config:

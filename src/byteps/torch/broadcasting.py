@@ -1,0 +1,115 @@
+"""``broadcast``: one rank's tensor on all ranks. Names and errors are as in ``ops``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from byteps.adapters.current import current
+from byteps.adapters.reductions import checked_root, wire_name
+from byteps.dtypes import ReduceOp
+from byteps.session import Session
+from byteps.torch.handles import TensorHandle
+from byteps.torch.reduction import Reduction
+from byteps.torch.tensors import spec_of, start
+from byteps.wire import TensorSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """A broadcast with its arguments resolved."""
+
+    session: Session
+    name: str
+    root: int
+    ephemeral: bool
+
+    @property
+    def sends(self) -> bool:
+        """Whether this rank is the root."""
+        return self.session.rank == self.root
+
+    def spec(self, tensor: Tensor) -> TensorSpec:
+        """What to declare for a tensor."""
+        return spec_of(tensor, self.name, ReduceOp.COPY, root=self.root, ephemeral=self.ephemeral)
+
+    def in_place(self, tensor: Tensor) -> TensorHandle:
+        """Send the tensor from the root, overwrite it elsewhere."""
+        source, target = (tensor, None) if self.sends else (None, tensor)
+        pending = start(self.session, self.spec(tensor), source, target)
+        return TensorHandle(self.name, pending, lambda: tensor)
+
+    def out_of_place(self, tensor: Tensor) -> TensorHandle:
+        """The same into a new tensor."""
+        with torch.no_grad():
+            if self.sends:
+                output = tensor.clone(memory_format=torch.contiguous_format)
+            else:
+                output = torch.empty_like(tensor, memory_format=torch.contiguous_format)
+        return self.in_place(output)
+
+
+class _Broadcast(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, tensor: Tensor, copy: Copy) -> Tensor:
+        ctx.copy = copy
+        return copy.out_of_place(tensor).synchronize()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        copy: Copy = ctx.copy
+        name = f"{copy.name}.gradient"
+        reduction = Reduction(copy.session, name, ReduceOp.AVERAGE, ephemeral=copy.ephemeral)
+        averaged = reduction.differentiable(gradients[0])
+        return averaged if copy.sends else torch.zeros_like(averaged), None
+
+
+def copy_of(tensor: Tensor, root_rank: int, name: str | None, session: Session | None) -> Copy:
+    """Resolve a call's arguments. A wrong call takes no number from those of the unnamed tensors."""
+    spec_of(tensor, "broadcast" if name is None else repr(name), ReduceOp.COPY)
+    session = current() if session is None else session
+    root = checked_root(session, root_rank)
+    full_name, ephemeral = wire_name(session, "broadcast", name)
+    return Copy(session, full_name, root, ephemeral)
+
+
+def broadcast(
+    tensor: Tensor, root_rank: int, name: str | None = None, *, session: Session | None = None
+) -> Tensor:
+    """Return the root's tensor as a new tensor that gradients flow through.
+
+    As in Horovod, the root's gradient is the average of all ranks' gradients; elsewhere it is zero.
+
+    Args:
+        tensor: As for ``push_pull``, bool included; the same shape and dtype on all ranks.
+        root_rank: The rank whose values all get.
+        name: Identifies the tensor across ranks; by the order of calls if not given.
+        session: The session of ``init()`` if not given.
+    """
+    copy = copy_of(tensor, root_rank, name, session)
+    result: Tensor = _Broadcast.apply(tensor, copy)  # type: ignore[no-untyped-call]
+    return result
+
+
+def broadcast_async(
+    tensor: Tensor, root_rank: int, name: str | None = None, *, session: Session | None = None
+) -> TensorHandle:
+    """Start ``broadcast``; ``synchronize`` returns the new tensor. ``tensor`` must not change until then."""
+    return copy_of(tensor, root_rank, name, session).out_of_place(tensor)
+
+
+def broadcast_(
+    tensor: Tensor, root_rank: int, name: str | None = None, *, session: Session | None = None
+) -> Tensor:
+    """Overwrite a tensor with the root's and return it."""
+    return copy_of(tensor, root_rank, name, session).in_place(tensor).synchronize()
+
+
+def broadcast_async_(
+    tensor: Tensor, root_rank: int, name: str | None = None, *, session: Session | None = None
+) -> TensorHandle:
+    """Start ``broadcast_``. The tensor must be left alone until ``synchronize``, which returns it."""
+    return copy_of(tensor, root_rank, name, session).in_place(tensor)

@@ -1,0 +1,248 @@
+"""Gradients on their way while the backward pass still runs; for the optimizer and DistributedDataParallel.
+
+Every parameter has a slot. Its hook fires whenever autograd has accumulated into ``.grad``. The first round only
+counts how often that happens (shared weights under activation checkpointing fire more than once) and sends when
+the round is closed; from then on a gradient is sent, in place, as soon as it has fired as often as before.
+
+Three things can happen to a gradient between its firing and the end of the round, and none may go unnoticed:
+
+- it is computed again after it was sent: an error, the sum would lack the later part;
+- it is dropped (``zero_grad``), as in GAN loops, where one model's backward pass reaches the other's parameters:
+  the round that was begun is waited for and forgotten, counting starts again, and the next round sends late;
+- it is written by someone else while it is in flight: an error.
+
+Every rank takes part in every parameter's round, with nothing to add where it has no gradient. A parameter that
+all ranks used in the first round and that lacks its gradient on some rank later gets zeros there, as in Horovod;
+of the others, those that no rank uses in a round keep their gradient None (``usage``).
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterable
+
+import torch
+from torch import Tensor
+
+from byteps.torch.compression import BUILT_IN
+from byteps.torch.slots import Exchange, Flight, Slot, nothing
+from byteps.torch.tensors import element_type, start
+from byteps.torch.usage import Usage
+from byteps.wire import TensorSpec
+
+
+class GradientReducer:
+    """Reduces the gradients of some parameters over all ranks, round by round.
+
+    Args:
+        exchange: How to send.
+        parameters: (name, parameter) in forward order, as far as known.
+        passes: Backward passes in one round.
+
+    Attributes:
+        enabled: Whether hooks do anything.
+        pending: Whether gradients were computed since the last round was closed.
+        started: Called at each firing, before anything else.
+
+    Raises:
+        ValueError: A parameter is of a dtype that cannot be reduced.
+        DeclarationError: Ranks differ in a parameter's shape or dtype.
+    """
+
+    def __init__(
+        self, exchange: Exchange, parameters: Iterable[tuple[str, Tensor]], passes: int = 1
+    ) -> None:
+        self.enabled = True
+        self.pending = False
+        self.started: Callable[[], None] = lambda: None
+        self._exchange = exchange
+        self._passes = passes
+        self._slots: list[Slot] = []
+        self._usage = Usage(exchange.session, exchange.prefix)
+        self._firings = 0
+        self._ordered = False
+        self.add(parameters)
+
+    def __len__(self) -> int:
+        return len(self._slots)
+
+    def add(self, parameters: Iterable[tuple[str, Tensor]]) -> None:
+        """Take in parameters and declare their gradients in one message. Raises as the constructor does."""
+        new = [Slot(name, parameter) for name, parameter in parameters]
+        for slot in new:
+            element_type(slot.parameter, f"parameter {slot.name!r}")
+        self._slots += new
+        self._usage.forget()
+        self.set_forward_order([slot.name for slot in self._slots])
+        self._ordered = False
+        self._attach()
+        if self._exchange.compression in BUILT_IN:
+            self._exchange.session.declare([self._declaration(s) for s in new if s.parameter.requires_grad])
+
+    def holds(self, parameter: Tensor) -> bool:
+        """Whether the parameter was added."""
+        return any(slot.parameter is parameter for slot in self._slots)
+
+    def set_forward_order(self, names: Iterable[str]) -> None:
+        """Send what is ready in this order. Parameters that are not named come last."""
+        positions = {name: position for position, name in enumerate(names)}
+        for slot in self._slots:
+            slot.priority = -positions.get(slot.name, len(self._slots))
+        self._ordered = True
+
+    def set_passes(self, passes: int) -> None:
+        """Expect another number of backward passes; the next round learns anew when to send."""
+        self._passes = passes
+        for slot in self._slots:
+            slot.expected = None
+
+    def mark_used(self) -> None:
+        """A step has used the gradients: what another backward pass adds to them is not for the next step."""
+        for slot in self._slots:
+            gradient = slot.parameter.grad
+            if gradient is not None:
+                slot.used, slot.used_version = weakref.ref(gradient), gradient._version
+
+    def discard(self) -> None:
+        """Wait for what is in flight and forget it, because the gradients are dropped.
+
+        Raises:
+            BytePSError: The job failed.
+        """
+        for slot in self._slots:
+            self._drop(slot)
+            slot.count = 0
+            slot.gradient = slot.used = nothing
+        self.pending = False
+
+    @torch.no_grad()
+    def close_round(self) -> None:
+        """Send what has not been sent, and wait until every ``.grad`` is the reduced one.
+
+        Raises:
+            RuntimeError: A gradient was changed or replaced while it was in flight.
+            ValueError: A gradient is sparse.
+            BytePSError: The job failed.
+        """
+        self._attach()
+        try:
+            for slot in self._slots:
+                if slot.flight is not None:
+                    _check_untouched(slot, slot.flight)
+                elif slot.parameter.requires_grad and slot.parameter.grad is not None:
+                    self._send(slot)
+            for slot in self._usage.lacking(self._slots):
+                slot.parameter.grad = torch.zeros_like(slot.parameter)
+                self._submit(slot, slot.parameter.grad, contribute=False)
+            for slot in self._slots:
+                if slot.flight is not None:
+                    self._receive(slot.flight)
+        finally:
+            for slot in self._slots:
+                slot.flight = None
+        self._learn()
+
+    def _attach(self) -> None:
+        """Hook what requires a gradient; for some parameters that may be so only since the last round."""
+        for slot in self._slots:
+            if slot.parameter.requires_grad and not slot.hooked:
+                slot.hooked = True
+                # The hook must not keep the reducer alive: a dropped optimizer sends nothing any more.
+                hook = _hook(weakref.ref(self), weakref.ref(slot))
+                slot.parameter.register_post_accumulate_grad_hook(hook)
+
+    def _declaration(self, slot: Slot) -> TensorSpec:
+        wire, _ = self._exchange.compression.compress(torch.empty(0, dtype=slot.parameter.dtype))
+        return self._exchange.spec(slot.name, wire.dtype, slot.parameter.shape)
+
+    def _fired(self, slot: Slot) -> None:
+        """Autograd has accumulated into a parameter's gradient."""
+        self.started()
+        gradient = slot.parameter.grad
+        if not self.enabled or gradient is None:
+            return
+        self.pending = True
+        if slot.flight is not None:
+            if slot.flight.gradient is gradient:
+                raise _computed_again(slot, self._exchange.advice)
+            self._drop(slot)
+        self._firings += 1
+        slot.order = self._firings
+        if slot.adds_to_used(gradient):
+            return
+        slot.count = slot.count + 1 if slot.gradient() is gradient else 1
+        slot.fired += 1
+        slot.gradient = weakref.ref(gradient)
+        if slot.eager and slot.count == slot.expected:
+            self._send(slot)
+
+    @torch.no_grad()
+    def _send(self, slot: Slot) -> None:
+        gradient = slot.parameter.grad
+        assert gradient is not None
+        if gradient.layout != torch.strided and self._exchange.sparse_as_dense:
+            gradient = slot.parameter.grad = gradient.to_dense()
+        element_type(gradient, f"gradient of {slot.name!r}")
+        self._submit(slot, gradient, contribute=True)
+
+    def _submit(self, slot: Slot, gradient: Tensor, contribute: bool) -> None:
+        wire, context = self._exchange.compression.compress(gradient)
+        spec = self._exchange.spec(slot.name, wire.dtype, wire.shape)
+        source = wire if contribute else None
+        pending = start(self._exchange.session, spec, source, wire, slot.priority, self._stager(wire))
+        slot.flight = Flight(gradient, gradient._version, wire, context, pending)
+
+    def _receive(self, flight: Flight) -> None:
+        if flight.dropped:
+            flight.pending.transfer.wait()
+            return
+        flight.pending.finish()
+        if flight.wire is not flight.gradient:
+            flight.gradient.copy_(self._exchange.compression.decompress(flight.wire, flight.context))
+
+    def _drop(self, slot: Slot) -> None:
+        """Let a round end whose result nobody wants; all ranks have begun it."""
+        flight, slot.flight = slot.flight, None
+        if flight is not None:
+            flight.pending.transfer.wait()
+
+    def _learn(self) -> None:
+        if not self._ordered and self._firings:
+            # Backward passes end where forward passes begin: what fired last was read first.
+            by_use = sorted(self._slots, key=lambda slot: slot.order, reverse=True)
+            self.set_forward_order([slot.name for slot in by_use])
+        for slot in self._slots:
+            slot.learn(self._passes)
+        self.pending = False
+
+
+def _hook(
+    reducer: weakref.ref[GradientReducer], slot: weakref.ref[Slot]
+) -> Callable[[Tensor], None]:
+    def fired(parameter: Tensor) -> None:
+        owner, own = reducer(), slot()
+        if owner is not None and own is not None:
+            owner._fired(own)
+
+    return fired
+
+
+def _check_untouched(slot: Slot, flight: Flight) -> None:
+    gradient = slot.parameter.grad
+    if gradient is None:
+        flight.dropped = True
+        return
+    what = "replaced" if gradient is not flight.gradient else "changed"
+    if gradient is not flight.gradient or gradient._version != flight.version:
+        raise RuntimeError(
+            f"the gradient of {slot.name!r} was {what} while it was being sent. Call synchronize() on the "
+            "distributed optimizer before you clip, unscale or otherwise change gradients, then step within "
+            "`with optimizer.skip_synchronize():`"
+        )
+
+
+def _computed_again(slot: Slot, advice: str) -> RuntimeError:
+    return RuntimeError(
+        f"the gradient of {slot.name!r} was computed again after it had been sent: earlier rounds sent it after "
+        f"{slot.expected} backward pass(es) through it. {advice}"
+    )

@@ -1,0 +1,123 @@
+"""What is known about one parameter's gradient between backward pass and step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from byteps.dtypes import ReduceOp
+from byteps.session import Session
+from byteps.torch.compression import Compressor
+from byteps.torch.tensors import ELEMENT_TYPES, Pending
+from byteps.wire import TensorSpec
+
+Reference = Callable[[], "Tensor | None"]
+
+
+def nothing() -> Tensor | None:
+    """A reference to no tensor."""
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """How gradients are sent.
+
+    Attributes:
+        session: Where to.
+        prefix: Begins their names on the wire.
+        op: ``SUM`` or ``AVERAGE``.
+        scales: Factors for each contribution and for the result.
+        compression: Applied before sending and after receiving.
+        sparse_as_dense: Whether sparse gradients are made dense, or else refused.
+        advice: What to do when a gradient is computed again after it was sent.
+    """
+
+    session: Session
+    prefix: str
+    op: ReduceOp
+    scales: tuple[float, float]
+    compression: type[Compressor]
+    sparse_as_dense: bool
+    advice: str
+
+    def spec(self, name: str, dtype: torch.dtype, shape: Sequence[int]) -> TensorSpec:
+        """The declaration of a gradient as it is sent."""
+        return TensorSpec(
+            f"{self.prefix}.{name}", ELEMENT_TYPES[dtype], tuple(shape), self.op, *self.scales
+        )
+
+
+@dataclass(slots=True)
+class Flight:
+    """A gradient that was sent.
+
+    Attributes:
+        gradient: The gradient, which is to hold the result.
+        version: Its version when it was sent: whoever writes to it raises this.
+        wire: What was sent in its place; the gradient itself without compression.
+        context: What decompression needs.
+        pending: The round.
+        dropped: Whether the gradient was dropped meanwhile, so that nobody wants the result.
+    """
+
+    gradient: Tensor
+    version: int
+    wire: Tensor
+    context: Any
+    pending: Pending
+    dropped: bool = False
+
+
+@dataclass(slots=True, eq=False)
+class Slot:
+    """The state of one parameter.
+
+    Attributes:
+        name: The user's name of the parameter.
+        parameter: The parameter.
+        priority: Higher numbers are sent first.
+        hooked: Whether its hook is registered.
+        fired: Firings in this round on gradients that no step has used yet.
+        count: Firings since the gradient was last made anew.
+        order: Number of the last firing among those of all parameters.
+        expected: After how many firings to send; None until a round has shown it.
+        eager: Whether to send before the round is closed: not while rounds drop gradients.
+        gradient: The gradient that fired last.
+        used: The gradient that the last step used.
+        used_version: Its version then.
+        flight: The gradient in flight.
+    """
+
+    name: str
+    parameter: Tensor
+    priority: int = 0
+    hooked: bool = False
+    fired: int = 0
+    count: int = 0
+    order: int = 0
+    expected: int | None = None
+    eager: bool = True
+    gradient: Reference = nothing
+    used: Reference = nothing
+    used_version: int = 0
+    flight: Flight | None = None
+
+    def adds_to_used(self, gradient: Tensor) -> bool:
+        """Whether a firing only added to what the last step used, as another model's backward pass does."""
+        if self.fired or self.used() is not gradient or gradient._version != self.used_version + 1:
+            return False
+        self.used_version = gradient._version
+        return True
+
+    def learn(self, passes: int) -> None:
+        """Close the round: the next one sends after as many firings as this one had."""
+        if self.expected is None and self.count and self.count % passes == 0:
+            self.expected = self.count
+        self.eager = self.fired == self.count
+        self.fired = self.count = 0
+        self.gradient = nothing
