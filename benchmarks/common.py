@@ -61,11 +61,12 @@ def run_job(module: str, *, workers: int = 2, servers: int = 2) -> Any:
     """Run a job and return what its rank 0 left with ``save_result``.
 
     Raises:
-        subprocess.CalledProcessError: The job failed; its output says why.
+        SystemExit: The job failed; its output says why.
     """
     with tempfile.TemporaryDirectory() as folder:
         command = job_command(module, Path(folder), workers=workers, servers=servers)
-        subprocess.run(command, cwd=ROOT, check=True, stdout=sys.stderr, timeout=900)
+        if subprocess.run(command, cwd=ROOT, stdout=sys.stderr, timeout=900, check=False).returncode != 0:
+            raise SystemExit(f"the job of {module} failed; its output above says why")
         return json.loads(_result_file(Path(folder)).read_text(encoding="utf-8"))
 
 
@@ -78,7 +79,9 @@ def _result_file(folder: Path) -> Path:
     return folder / "result.json"
 
 
-def main(description: str, measure: Callable[[], Sequence[Row]], worker: Callable[[Path], None]) -> None:
+def main(
+    description: str, measure: Callable[[], Sequence[Row]], worker: Callable[[Path], None] | None = None
+) -> None:
     """Parse the command line; run the measurement and print its table, or be one of its workers.
 
     The exit code is 1 if a figure misses its bound.
@@ -87,7 +90,7 @@ def main(description: str, measure: Callable[[], Sequence[Row]], worker: Callabl
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
     parser.add_argument("--worker", type=Path, metavar="FOLDER", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
-    if arguments.worker:
+    if arguments.worker and worker:
         worker(arguments.worker)
         return
     rows = measure()

@@ -126,9 +126,12 @@ def connect() -> socket.socket:
     """A TCP connection between the two workers; rank 0 listens and publishes the kernel's choice of port."""
     if bps.rank() == 0:
         with socket.create_server(("127.0.0.1", 0)) as listener:
-            bps.broadcast_object(listener.getsockname(), root_rank=0, name="address")
+            bps.broadcast_object(listener.getsockname()[1], root_rank=0, name="port")
             return listener.accept()[0]
-    return socket.create_connection(tuple(bps.broadcast_object(None, root_rank=0, name="address")))
+    port = bps.broadcast_object(None, root_rank=0, name="port")
+    if not isinstance(port, int):
+        raise TypeError(f"rank {bps.rank()} got {port!r} for a port")
+    return socket.create_connection(("127.0.0.1", port))
 
 
 if __name__ == "__main__":

@@ -65,7 +65,8 @@ def train(model: nn.Module, optimizer: Any, data: Data, batches: Iterable[Tensor
     for batch in batches:
         mine = batch[bps.rank() :: bps.size()]
         optimizer.zero_grad()
-        functional.cross_entropy(model(data[0][mine]), data[1][mine]).backward()
+        loss = functional.cross_entropy(model(data[0][mine]), data[1][mine])
+        loss.backward()  # type: ignore[no-untyped-call]
         began = time.perf_counter()
         optimizer.synchronize()  # step() would do this too; apart, it can be timed
         waited_s += time.perf_counter() - began
@@ -96,11 +97,11 @@ def main() -> None:
     held_out, training = (images[:HELD_OUT], labels[:HELD_OUT]), (images[HELD_OUT:], labels[HELD_OUT:])
     model = build()
     bps.broadcast_parameters(model.state_dict(), root_rank=0)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
-    optimizer = bps.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
+    sgd = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    optimizer = bps.DistributedOptimizer(sgd, named_parameters=model.named_parameters())
     for epoch in range(1, arguments.epochs + 1):
         order = torch.randperm(len(training[1]), generator=torch.Generator().manual_seed(epoch))
-        batches = with_bar(order.split(GLOBAL_BATCH), f"epoch {epoch}/{arguments.epochs}")
+        batches = with_bar(torch.split(order, GLOBAL_BATCH), f"epoch {epoch}/{arguments.epochs}")
         began = time.perf_counter()
         waited_s = train(model, optimizer, training, batches)
         took_s = time.perf_counter() - began

@@ -1,13 +1,16 @@
 #include "lane.h"
 
 #include <pthread.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <csignal>
 
 namespace byteps {
 namespace {
 
 constexpr size_t kReadBytes = 1024 * 1024;   // per peer and wake-up, so that sending gets its turn
+constexpr int64_t kMaxWaitMs = 60'000;
 constexpr size_t kFlushBytes = 512 * 1024;   // queued for one peer before a system call is due
 
 Clock::duration duration(double seconds) {
@@ -30,12 +33,14 @@ Lane::Peer::Peer(Lane& lane, uint32_t number, std::unique_ptr<Link> link)
     : lane_(lane), number_(number), link_(std::move(link)), last_heard_(Clock::now()), last_sent_(last_heard_) {}
 
 void Lane::start() {
+  if (thread_.joinable()) return;
   next_beat_ = Clock::now() + duration(options_.heartbeat_s);
   thread_ = std::thread([this] { run(); });
   pthread_setname_np(thread_.native_handle(), "byteps-io");
 }
 
 void Lane::stop(double drain_s) {
+  const std::lock_guard lock(stop_mutex_);
   if (!thread_.joinable()) return;
   const auto by = Clock::now() + duration(drain_s);
   post([this, by] { stop_by_ = by; });
@@ -44,16 +49,21 @@ void Lane::stop(double drain_s) {
 
 void Lane::abandon() {
   if (thread_.joinable()) thread_.detach();
+  peers_.push_back(std::move(beacon_));
   for (auto& peer : peers_) {
-    if (!peer) continue;
-    peer->link_.reset();
-    // Never destroyed: what its outbox refers to belongs to the parent's computation.
+    if (peer && peer->open_) {
+      close(peer->link_->read_fd());
+      if (peer->link_->write_fd() != peer->link_->read_fd()) close(peer->link_->write_fd());
+    }
+    // Never destroyed: what its outbox and link refer to is shared with the parent, or locked for good.
     [[maybe_unused]] Peer* leaked = peer.release();
   }
-  if (beacon_) beacon_->link_.reset();
 }
 
 void Lane::run() {
+  sigset_t signals;  // are for the program's own threads
+  sigfillset(&signals);
+  pthread_sigmask(SIG_BLOCK, &signals, nullptr);
   while (true) {
     after_events();
     pump();
@@ -68,7 +78,7 @@ void Lane::run() {
 int Lane::timeout_ms(Clock::time_point now) const {
   const auto due = stop_by_ ? std::min(*stop_by_, next_beat_) : next_beat_;
   const auto left = std::chrono::ceil<std::chrono::milliseconds>(due - now).count();
-  return static_cast<int>(std::max<int64_t>(left, 0));
+  return static_cast<int>(std::clamp<int64_t>(left, 0, kMaxWaitMs));
 }
 
 bool Lane::drained() const {
@@ -78,7 +88,8 @@ bool Lane::drained() const {
 }
 
 void Lane::add_peer(std::unique_ptr<Peer> peer) {
-  if (peers_.size() <= peer->number_) peers_.resize(peer->number_ + 1);
+  if (peers_.size() <= peer->number_) peers_.resize(size_t{peer->number_} + 1);
+  if (peers_[peer->number_]) return;  // never replaced: an event for it may be on its way
   Peer& added = *peer;
   peers_[peer->number_] = std::move(peer);
   loop_.watch(*added.link_, added);
@@ -88,6 +99,7 @@ void Lane::add_beacon(std::unique_ptr<Link> link) {
   // std::function must be copyable, so the link travels in a shared holder.
   auto holder = std::make_shared<std::unique_ptr<Link>>(std::move(link));
   post([this, holder] {
+    if (beacon_) return;
     beacon_ = std::make_unique<Beacon>(*this, 0, std::move(*holder));
     loop_.watch(*beacon_->link_, *beacon_);
   });
@@ -181,16 +193,17 @@ void Lane::flush_all() {
 
 void Lane::flush(Peer& peer) {
   const size_t before = peer.outbox_.queued_bytes();
-  if (!peer.outbox_.flush(*peer.link_)) {
-    lose(peer);
-    return;
-  }
+  const bool alive = peer.outbox_.flush(*peer.link_);
   const size_t written = before - peer.outbox_.queued_bytes();
   peer.unsent_bytes_ += written;  // until the kernel is asked, assume that nothing has left
   written_bytes_ += written;
   counters_.bytes_sent.fetch_add(written, std::memory_order_relaxed);
   if (written > 0) peer.last_sent_ = Clock::now();
-  if (!peer.outbox_.empty()) block(peer);
+  if (!alive) {
+    lose(peer);
+  } else if (!peer.outbox_.empty()) {
+    block(peer);
+  }
 }
 
 void Lane::block(Peer& peer) {
@@ -213,13 +226,17 @@ void Lane::unblock(Peer& peer) {
 size_t Lane::refresh_unsent() {
   size_t total = 0;
   for (auto& peer : peers_) {
-    if (!peer || !peer->open_ || peer->unsent_bytes_ == 0) continue;
-    const size_t unsent = std::min(peer->link_->unsent(), peer->unsent_bytes_);
-    pending_bytes_ -= peer->unsent_bytes_ - unsent;
-    peer->unsent_bytes_ = unsent;
-    total += unsent;
+    if (peer) total += refresh_unsent(*peer);
   }
-  return total;
+  return beacon_ ? total + refresh_unsent(*beacon_) : total;
+}
+
+size_t Lane::refresh_unsent(Peer& peer) {
+  if (!peer.open_ || peer.unsent_bytes_ == 0) return 0;
+  const size_t unsent = std::min(peer.link_->unsent(), peer.unsent_bytes_);
+  pending_bytes_ -= peer.unsent_bytes_ - unsent;
+  peer.unsent_bytes_ = unsent;
+  return unsent;
 }
 
 void Lane::read_from(Peer& peer) {
@@ -237,7 +254,8 @@ void Lane::beat(Clock::time_point now) {
   heartbeat.type = FrameType::heartbeat;
   heartbeat.epoch = options_.epoch;
   for (auto& peer : peers_) {
-    if (peer && peer->open_ && now - peer->last_sent_ >= interval / 2) send(*peer, heartbeat);
+    if (!peer || !peer->open_ || !peer->outbox_.empty()) continue;  // what waits there says the same
+    if (now - peer->last_sent_ >= interval / 2) send(*peer, heartbeat);
   }
   if (beacon_ && beacon_->open_ && beacon_->outbox_.empty()) send(*beacon_, heartbeat);
   next_beat_ = now + interval;

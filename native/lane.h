@@ -8,7 +8,9 @@
 #include <array>
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <thread>
 #include <vector>
@@ -46,7 +48,7 @@ class Lane {
   // Any thread.
   void post(std::function<void()> task) { loop_.post(std::move(task)); }
   void start();
-  void stop(double drain_s);  // sends what is pending (at most that long), then ends the thread
+  void stop(double drain_s);  // sends what is pending (at most that long), then ends the thread; returns when it has
   void abandon();             // in a forked child: the thread does not exist here
   // Heartbeats only: to the coordinator, which must hear from a process whose Python is busy.
   void add_beacon(std::unique_ptr<Link> link);
@@ -82,7 +84,8 @@ class Lane {
   };
 
   // The lane's thread only.
-  void add_peer(std::unique_ptr<Peer> peer);  // its number is the scheduler's link number
+  // Its number is the scheduler's link number. A second one with a number in use is hung up on.
+  void add_peer(std::unique_ptr<Peer> peer);
   void send(Peer& peer, const Header& header, std::span<const iovec> payload = {},
             std::shared_ptr<void> owner = nullptr);
   void close_peer(Peer& peer);
@@ -111,6 +114,7 @@ class Lane {
   void block(Peer& peer);
   void unblock(Peer& peer);
   size_t refresh_unsent();  // asks the kernel; returns the sum
+  size_t refresh_unsent(Peer& peer);
   void read_from(Peer& peer);
   void lose(Peer& peer);
   void beat(Clock::time_point now);
@@ -126,6 +130,7 @@ class Lane {
   uint64_t written_bytes_ = 0;
   Clock::time_point next_beat_{};
   std::optional<Clock::time_point> stop_by_;
+  std::mutex stop_mutex_;
   std::thread thread_;
 };
 

@@ -21,7 +21,7 @@ class Link {
   Link& operator=(const Link&) = delete;
 
   // Both never block. They return the bytes moved (a prefix of the parts), 0 if nothing can be moved now, or
-  // kClosed when the peer is gone; after kClosed every further call returns kClosed.
+  // kClosed when the peer is gone: for good in this direction, and on receive only after all that it sent.
   virtual ssize_t send(const iovec* parts, int count) = 0;
   virtual ssize_t receive(const iovec* parts, int count) = 0;
 
@@ -38,10 +38,11 @@ class Link {
   virtual void set_low_water(size_t bytes) = 0;
 };
 
-// Adopts a connected stream socket and makes it non-blocking. The link closes it.
+// Adopts a connected stream socket and makes it non-blocking. The link closes it. Throws std::invalid_argument for any
+// other descriptor, which stays the caller's.
 std::unique_ptr<Link> make_socket_link(int fd);
 
-// Two ends of a pipe within this process, each way with room for `capacity` bytes.
+// Two ends of a pipe within this process, each way with room for `capacity` bytes (at least one).
 std::pair<std::unique_ptr<Link>, std::unique_ptr<Link>> make_inproc_links(size_t capacity = 1 << 20);
 
 }  // namespace byteps

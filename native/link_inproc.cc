@@ -40,7 +40,7 @@ class Flag {
 // One direction.
 class Ring {
  public:
-  explicit Ring(size_t capacity) : bytes_(capacity) { writable_.set(true); }
+  explicit Ring(size_t capacity) : bytes_(std::max<size_t>(capacity, 1)) { writable_.set(true); }
 
   ssize_t write(const iovec* parts, int count) {
     const std::lock_guard lock(mutex_);

@@ -22,8 +22,12 @@ class SocketLink final : public Link {
  public:
   explicit SocketLink(int fd) : fd_(fd) {
     const int flags = fcntl(fd_, F_GETFL);
-    if (flags < 0 || fcntl(fd_, F_SETFL, flags | O_NONBLOCK) < 0) {
-      throw std::invalid_argument("cannot adopt descriptor " + std::to_string(fd) + ": " + std::strerror(errno));
+    int type = 0;
+    socklen_t length = sizeof type;
+    // Whatever is no stream socket is refused here: on the I/O thread nobody could be told.
+    if (flags < 0 || fcntl(fd_, F_SETFL, flags | O_NONBLOCK) < 0 ||
+        getsockopt(fd_, SOL_SOCKET, SO_TYPE, &type, &length) < 0 || type != SOCK_STREAM) {
+      throw std::invalid_argument("descriptor " + std::to_string(fd) + " is no stream socket: " + std::strerror(errno));
     }
     const int one = 1;
     setsockopt(fd_, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);  // refused by Unix sockets, which need none

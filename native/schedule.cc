@@ -16,8 +16,15 @@ void Scheduler::submit(const Task& task) {
 }
 
 bool Scheduler::has_credit(const Task& task) const {
-  if (in_flight_bytes_ == 0) return true;
-  return policy_ != Policy::stop_and_wait && in_flight_bytes_ + task.credit_bytes <= credit_bytes_;
+  if (policy_ == Policy::stop_and_wait) return in_flight_tasks_ == 0;
+  return in_flight_bytes_ == 0 || in_flight_bytes_ + task.credit_bytes <= credit_bytes_;
+}
+
+void Scheduler::return_credit(State& state) {
+  if (!state.in_flight) return;
+  state.in_flight = false;
+  in_flight_bytes_ -= state.task.credit_bytes;
+  --in_flight_tasks_;
 }
 
 std::optional<Scheduler::Rank> Scheduler::candidate(const Queue& queue) const {
@@ -54,9 +61,9 @@ std::optional<Grant> Scheduler::next(uint64_t chunk_bytes, const std::function<b
 Grant Scheduler::grant(State& state, uint64_t chunk_bytes) {
   Queue& queue = queues_.at(state.task.link);
   if (!state.started) {
-    state.started = true;
-    state.credit = state.task.credit_bytes;
-    in_flight_bytes_ += state.credit;
+    state.started = state.in_flight = true;
+    in_flight_bytes_ += state.task.credit_bytes;
+    ++in_flight_tasks_;
     queue.waiting.erase(state.rank);
     queue.started.insert(state.rank);
   }
@@ -80,15 +87,13 @@ void Scheduler::unqueue(const State& state) {
 
 void Scheduler::park(uint64_t id) {
   const auto at = tasks_.find(id);
-  if (at == tasks_.end()) return;
-  in_flight_bytes_ -= at->second.credit;
-  at->second.credit = 0;
+  if (at != tasks_.end()) return_credit(at->second);
 }
 
 void Scheduler::finish(uint64_t id) {
   const auto at = tasks_.find(id);
   if (at == tasks_.end()) return;
-  in_flight_bytes_ -= at->second.credit;
+  return_credit(at->second);
   if (at->second.queued) unqueue(at->second);
   tasks_.erase(at);
 }
@@ -105,6 +110,7 @@ void Scheduler::clear() {
   tasks_.clear();
   queues_.clear();
   in_flight_bytes_ = 0;
+  in_flight_tasks_ = 0;
 }
 
 }  // namespace byteps

@@ -69,9 +69,9 @@ class Scheduler {
     Task task;
     Rank rank;
     uint64_t sent = 0;
-    bool started = false;   // its first chunk was granted
-    bool queued = true;     // it has bytes that were not granted
-    uint64_t credit = 0;    // held now
+    bool started = false;  // its first chunk was granted
+    bool queued = true;    // it has bytes that were not granted
+    bool in_flight = false;  // it holds its credit
   };
 
   struct Queue {
@@ -80,6 +80,7 @@ class Scheduler {
   };
 
   bool has_credit(const Task& task) const;
+  void return_credit(State& state);
   void unqueue(const State& state);
   std::optional<Rank> candidate(const Queue& queue) const;
   Grant grant(State& state, uint64_t chunk_bytes);
@@ -87,6 +88,7 @@ class Scheduler {
   const Policy policy_;
   uint64_t credit_bytes_;
   uint64_t in_flight_bytes_ = 0;
+  uint64_t in_flight_tasks_ = 0;  // also those that need no credit
   uint64_t sequence_ = 0;
   std::unordered_map<uint64_t, State> tasks_;
   std::map<uint32_t, Queue> queues_;  // by link; only links with something to send

@@ -2,12 +2,14 @@
 
 #include <algorithm>
 #include <future>
+#include <stdexcept>
+#include <string>
 
 #include "server_lane.h"
 
 namespace byteps {
 
-Server::Server(const Options& options) {
+Server::Server(const Options& options) : workers_(options.workers) {
   for (uint32_t i = 0; i < options.lanes; ++i) {
     lanes_.push_back(std::make_unique<ServerLane>(options.workers, options.deterministic, options.lane));
   }
@@ -16,6 +18,7 @@ Server::Server(const Options& options) {
 Server::~Server() { close(0); }
 
 void Server::add_link(uint32_t rank, uint32_t lane, std::unique_ptr<Link> link) {
+  check_rank(rank);
   ServerLane& to = *lanes_.at(lane);
   // std::function must be copyable, so the link travels in a shared holder.
   auto holder = std::make_shared<std::unique_ptr<Link>>(std::move(link));
@@ -24,42 +27,59 @@ void Server::add_link(uint32_t rank, uint32_t lane, std::unique_ptr<Link> link) 
 
 void Server::add_beacon(std::unique_ptr<Link> link) { lanes_.at(0)->add_beacon(std::move(link)); }
 
+void Server::check_rank(uint32_t rank) const {
+  if (rank >= workers_) throw std::out_of_range("there is no rank " + std::to_string(rank));
+}
+
 void Server::start() {
+  const std::lock_guard lock(mutex_);
   for (auto& lane : lanes_) lane->start();
-  running_ = true;
+  phase_ = Phase::running;
 }
 
 void Server::on_each_lane(const std::function<void(ServerLane&)>& task) {
+  const std::lock_guard lock(mutex_);  // a lane that has ended would never run it
+  if (phase_ == Phase::closed) return;
   std::vector<std::future<void>> done;
   for (auto& lane : lanes_) {
     auto work = std::make_shared<std::packaged_task<void()>>([&task, to = lane.get()] { task(*to); });
     done.push_back(work->get_future());
-    lane->post([work] { (*work)(); });
+    if (phase_ == Phase::fresh) {
+      (*work)();  // there are no threads yet
+    } else {
+      lane->post([work] { (*work)(); });
+    }
   }
-  if (!running_) return;  // the lanes run it first thing when they start
+  for (auto& each : done) each.wait();  // first: whatever throws must not leave `task` in use
   for (auto& each : done) each.get();
 }
 
 void Server::install(const std::vector<TensorSpec>& tensors) {
-  // One lane after the other would do as well; each lane takes only its own partitions.
-  std::vector<ServerLane*> lanes;
-  for (auto& lane : lanes_) lanes.push_back(lane.get());
-  on_each_lane([tensors, lanes](ServerLane& lane) {
+  for (const TensorSpec& tensor : tensors) {
+    const size_t element = wire_size(tensor.arithmetic.dtype);
+    for (const auto& [index, lane, bytes] : tensor.partitions) {
+      if (lane < lanes_.size() && bytes > 0 && bytes <= UINT32_MAX && bytes % element == 0) continue;
+      throw std::invalid_argument("tensor " + std::to_string(tensor.id) + " has a partition of " +
+                                  std::to_string(bytes) + " bytes on lane " + std::to_string(lane));
+    }
+  }
+  on_each_lane([&](ServerLane& lane) {
     for (const TensorSpec& tensor : tensors) {
       for (const PartitionSpec& partition : tensor.partitions) {
-        if (lanes.at(partition.lane) == &lane) lane.install(tensor, partition);
+        if (lanes_[partition.lane].get() == &lane) lane.install(tensor, partition);
       }
     }
   });
 }
 
 void Server::retire(const std::vector<uint32_t>& tensors) {
-  on_each_lane([tensors](ServerLane& lane) {
+  on_each_lane([&](ServerLane& lane) {
     for (const uint32_t tensor : tensors) lane.retire(tensor);
   });
 }
 
 void Server::depart(uint32_t rank) {
+  check_rank(rank);
   for (auto& lane : lanes_) lane->post([to = lane.get(), rank] { to->depart(rank); });
 }
 
@@ -75,11 +95,16 @@ std::vector<Server::Missing> Server::missing(uint32_t tensor) {
 }
 
 void Server::close(double drain_s) {
+  if (abandoned_) return;
+  {
+    const std::lock_guard lock(mutex_);
+    phase_ = Phase::closed;
+  }
   for (auto& lane : lanes_) lane->stop(drain_s);
-  running_ = false;
 }
 
 void Server::abandon() {
+  abandoned_ = true;  // locks may be held by threads that do not exist in this process
   for (auto& lane : lanes_) lane->abandon();
 }
 

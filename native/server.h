@@ -2,7 +2,9 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <mutex>
 #include <vector>
 
 #include "lane.h"
@@ -38,11 +40,13 @@ class Server {
   Server(const Server&) = delete;
   Server& operator=(const Server&) = delete;
 
+  // Throws std::out_of_range for a rank or lane that does not exist.
   void add_link(uint32_t rank, uint32_t lane, std::unique_ptr<Link> link);
   void add_beacon(std::unique_ptr<Link> link);
   void start();
 
-  // Both return once every lane knows, so that no frame can be earlier than its declaration.
+  // Both return once every lane knows, so that no frame can be earlier than its declaration. Throws
+  // std::invalid_argument for a partition that cannot be: of no or broken elements, 4 GiB and more, or on no lane.
   void install(const std::vector<TensorSpec>& tensors);
   void retire(const std::vector<uint32_t>& tensors);
 
@@ -62,11 +66,17 @@ class Server {
   uint64_t bytes_received() const;
 
  private:
-  // Runs `task` on every lane and waits for all of them.
-  void on_each_lane(const std::function<void(ServerLane&)>& task);
+  enum class Phase { fresh, running, closed };
 
+  // Runs `task` on every lane and waits for all of them. Does nothing once closed.
+  void on_each_lane(const std::function<void(ServerLane&)>& task);
+  void check_rank(uint32_t rank) const;
+
+  const uint32_t workers_;
   std::vector<std::unique_ptr<ServerLane>> lanes_;
-  bool running_ = false;
+  std::mutex mutex_;
+  Phase phase_ = Phase::fresh;  // guarded by mutex_
+  bool abandoned_ = false;
 };
 
 }  // namespace byteps

@@ -72,8 +72,8 @@ ServerLane::Verdict ServerLane::judge(const Header& header, std::shared_ptr<Open
   const uint64_t end = header.offset + uint64_t{header.length};
   if (end > partition.bytes || (header.length % kCellBytes != 0 && end != partition.bytes)) return Verdict::refuse;
   if (header.round <= partition.completed) return Verdict::discard;  // sent again
-  if (!can_complete(partition)) {
-    if (header.offset == 0) fail(partition, header.round, header.rank);
+  if (const auto departed = lacks(partition)) {
+    if (header.offset == 0) fail(partition, header.round, header.rank, *departed);
     return Verdict::discard;
   }
   if (header.round != partition.completed + 1) return Verdict::refuse;
@@ -81,15 +81,19 @@ ServerLane::Verdict ServerLane::judge(const Header& header, std::shared_ptr<Open
     partition.open =
         std::make_shared<Open>(partition.arithmetic, partition.bytes, workers_, deterministic_, pool_);
   }
+  const Round& sum = partition.open->sum;
+  if (sum.is_complete(header.rank)) return Verdict::discard;  // sent again
+  if ((header.flags & kFlagEmpty) != 0 && sum.has_begun(header.rank)) return Verdict::refuse;
   open = partition.open;
   return Verdict::accept;
 }
 
-// False once a rank has left whose contribution the round still needs.
-bool ServerLane::can_complete(const Partition& partition) const {
-  return std::all_of(departed_.begin(), departed_.end(), [&](uint32_t rank) {
-    return partition.open && partition.open->sum.is_complete(rank);
+// A rank that has left although the round still needs its contribution: then it can never complete.
+std::optional<uint32_t> ServerLane::lacks(const Partition& partition) const {
+  const auto at = std::find_if(departed_.begin(), departed_.end(), [&](uint32_t rank) {
+    return !partition.open || !partition.open->sum.is_complete(rank);
   });
+  return at != departed_.end() ? std::optional(*at) : std::nullopt;
 }
 
 void ServerLane::contributed(const Header& header) {
@@ -144,11 +148,11 @@ Header ServerLane::header_for(const Partition& partition, uint32_t round, FrameT
   return header;
 }
 
-// Tells `rank` that the round cannot complete because a rank has left.
-void ServerLane::fail(const Partition& partition, uint32_t round, uint32_t rank) {
+// Tells `rank` that the round cannot complete because rank `departed` has left.
+void ServerLane::fail(const Partition& partition, uint32_t round, uint32_t rank, uint32_t departed) {
   Peer* to = peer(rank);
   if (to == nullptr) return;
-  Header header = header_for(partition, round, FrameType::failed, *departed_.begin());
+  Header header = header_for(partition, round, FrameType::failed, departed);
   header.code = static_cast<uint16_t>(Status::departed);
   send(*to, header);
 }
@@ -156,9 +160,9 @@ void ServerLane::fail(const Partition& partition, uint32_t round, uint32_t rank)
 void ServerLane::depart(uint32_t rank) {
   departed_.insert(rank);
   for (auto& [id, partition] : partitions_) {
-    if (!partition.open || can_complete(partition)) continue;
+    if (!partition.open || !lacks(partition)) continue;
     for (uint32_t other = 0; other < workers_; ++other) {
-      if (partition.open->sum.has_begun(other)) fail(partition, partition.completed + 1, other);
+      if (partition.open->sum.has_begun(other)) fail(partition, partition.completed + 1, other, rank);
     }
     partition.open.reset();
   }

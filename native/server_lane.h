@@ -67,10 +67,10 @@ class ServerLane final : public Lane {
   }
 
   Verdict judge(const Header& header, std::shared_ptr<Open>& open);
-  bool can_complete(const Partition& partition) const;
+  std::optional<uint32_t> lacks(const Partition& partition) const;
   void contributed(const Header& header);
   void deliver(Partition& partition);
-  void fail(const Partition& partition, uint32_t round, uint32_t rank);
+  void fail(const Partition& partition, uint32_t round, uint32_t rank, uint32_t departed);
   Header header_for(const Partition& partition, uint32_t round, FrameType type, uint32_t rank) const;
 
   void write_grant(const Grant& grant) override;

@@ -3,6 +3,8 @@
 #include <bit>
 #include <cstring>
 
+#include "status.h"
+
 namespace byteps {
 namespace {
 
@@ -30,7 +32,13 @@ bool carries_payload(const Header& h) {
   return h.type == FrameType::result && (h.flags & kFlagDone) == 0;
 }
 
+// A reason that makes a round fail. A worker takes it as a `Status` without looking again.
+bool is_failure(uint16_t code) {
+  return code >= static_cast<uint16_t>(Status::link_lost) && code <= static_cast<uint16_t>(Status::closed);
+}
+
 bool well_formed(const Header& h) {
+  if (h.type == FrameType::failed ? !is_failure(h.code) : h.code != 0) return false;
   uint16_t allowed = 0;
   if (h.type == FrameType::push) allowed = kFlagEmpty | kFlagNoResult;
   if (h.type == FrameType::result) allowed = kFlagDone;

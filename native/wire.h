@@ -45,7 +45,7 @@ using HeaderBytes = std::array<std::byte, kHeaderBytes>;
 
 HeaderBytes encode(const Header& header);
 
-// Nothing where the bytes are no header that a correct peer sends: magic, version, type, flags, or a payload
+// Nothing where the bytes are no header that a correct peer sends: magic, version, type, flags, code, or a payload
 // that is longer than a chunk, misaligned, or present where the type carries none.
 std::optional<Header> decode(const std::byte* bytes);
 

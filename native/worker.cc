@@ -44,7 +44,7 @@ void Transfer::resolve(Status status, uint32_t peer) {
 Worker::Worker(const Options& options) : options_(options) {
   Lane::Options lane = options.lane;
   lane.credit_bytes = std::max<uint64_t>(1, lane.credit_bytes / std::max(1u, options.lanes));
-  for (uint32_t i = 0; i < options.lanes; ++i) lanes_.push_back(std::make_unique<WorkerLane>(options.rank, lane));
+  for (uint32_t i = 0; i < options.lanes; ++i) lanes_.push_back(std::make_unique<WorkerLane>(*this, lane));
 }
 
 Worker::~Worker() { close(); }
@@ -60,15 +60,26 @@ void Worker::add_beacon(std::unique_ptr<Link> link) { lanes_.at(0)->add_beacon(s
 
 void Worker::start() {
   for (auto& lane : lanes_) lane->start();
+  const std::lock_guard lock(mutex_);
+  started_ = true;
 }
 
-void Worker::declare(uint32_t tensor, std::vector<PartRef> parts) {
-  Tensor entry;
-  entry.by_lane.resize(lanes_.size());
-  entry.partitions = static_cast<uint32_t>(parts.size());
-  for (const PartRef& part : parts) entry.by_lane.at(part.lane).push_back(part);
+void Worker::declare(uint32_t tensor, const std::vector<PartRef>& parts) {
+  std::vector<std::vector<PartRef>> by_lane(lanes_.size());
+  for (const PartRef& part : parts) {
+    // Offsets within a partition have 32 bits on the wire, and no bytes would mean no frames.
+    if (part.lane >= by_lane.size() || part.bytes == 0 || part.bytes > UINT32_MAX) {
+      throw std::invalid_argument("tensor " + std::to_string(tensor) + " has a partition of " +
+                                  std::to_string(part.bytes) + " bytes on lane " + std::to_string(part.lane));
+    }
+    by_lane[part.lane].push_back(part);
+  }
   const std::lock_guard lock(mutex_);
-  tensors_.insert_or_assign(tensor, std::move(entry));
+  Tensor& entry = tensors_[tensor];
+  if (entry.is_in_flight()) throw std::logic_error("tensor " + std::to_string(tensor) + " is in flight");
+  entry.by_lane = std::move(by_lane);
+  entry.partitions = static_cast<uint32_t>(parts.size());
+  entry.declared = true;
 }
 
 void Worker::forget(uint32_t tensor) {
@@ -80,19 +91,21 @@ std::shared_ptr<Transfer> Worker::submit(uint32_t tensor, const std::byte* sourc
                                          int32_t priority) {
   const std::lock_guard lock(mutex_);
   const auto at = tensors_.find(tensor);
-  if (at == tensors_.end()) throw std::invalid_argument("tensor " + std::to_string(tensor) + " is not declared");
-  Tensor& entry = at->second;
-  if (entry.last && entry.last->status() == Status::pending) {
-    throw std::logic_error("tensor " + std::to_string(tensor) + " is in flight already");
+  if (at == tensors_.end() || !at->second.declared) {
+    throw std::invalid_argument("tensor " + std::to_string(tensor) + " is not declared");
   }
+  Tensor& entry = at->second;
+  if (entry.is_in_flight()) throw std::logic_error("tensor " + std::to_string(tensor) + " is in flight already");
+  if (!started_) throw std::logic_error("the worker has not started");
   entry.last = std::make_shared<Transfer>(tensor, ++entry.round, source, destination, priority, entry.partitions);
+  if (closed_ || entry.retracted) {
+    const Status status = closed_ ? Status::closed : Status::retracted;
+    for (uint32_t i = 0; i < entry.partitions; ++i) entry.last->resolve(status, 0);
+    return entry.last;
+  }
   for (size_t i = 0; i < lanes_.size(); ++i) {
     const auto& parts = entry.by_lane[i];
     if (parts.empty()) continue;
-    if (closed_) {
-      for (size_t n = 0; n < parts.size(); ++n) entry.last->resolve(Status::closed, 0);
-      continue;
-    }
     // The lane gets its own copy of the list: the tensor may be forgotten while the task is on its way.
     lanes_[i]->post([lane = lanes_[i].get(), transfer = entry.last, parts] { lane->begin(transfer, parts); });
   }
@@ -100,10 +113,13 @@ std::shared_ptr<Transfer> Worker::submit(uint32_t tensor, const std::byte* sourc
 }
 
 void Worker::retract(uint32_t tensor) {
+  const std::lock_guard lock(mutex_);
+  tensors_[tensor].retracted = true;
   for (auto& lane : lanes_) lane->post([to = lane.get(), tensor] { to->retract(tensor); });
 }
 
 void Worker::fail(Status status, uint32_t peer) {
+  if (status <= Status::ok || status > Status::closed) throw std::invalid_argument("this status is no failure");
   for (auto& lane : lanes_) lane->post([to = lane.get(), status, peer] { to->fail(status, peer); });
 }
 
@@ -113,9 +129,9 @@ void Worker::set_credit(uint64_t bytes) {
 }
 
 void Worker::close() {
+  if (abandoned_) return;
   {
     const std::lock_guard lock(mutex_);
-    if (closed_) return;
     closed_ = true;
   }
   fail(Status::closed, 0);
@@ -123,7 +139,7 @@ void Worker::close() {
 }
 
 void Worker::abandon() {
-  closed_ = true;  // the lock may be held by a thread that does not exist in this process
+  abandoned_ = closed_ = true;  // the lock may be held by a thread that does not exist in this process
   for (auto& lane : lanes_) lane->abandon();
 }
 
@@ -131,7 +147,7 @@ std::vector<std::shared_ptr<Transfer>> Worker::in_flight() const {
   const std::lock_guard lock(mutex_);
   std::vector<std::shared_ptr<Transfer>> result;
   for (const auto& [id, tensor] : tensors_) {
-    if (tensor.last && tensor.last->status() == Status::pending) result.push_back(tensor.last);
+    if (tensor.is_in_flight()) result.push_back(tensor.last);
   }
   return result;
 }

@@ -73,21 +73,25 @@ class Worker {
 
   void add_link(uint32_t server, uint32_t lane, std::unique_ptr<Link> link);
   void add_beacon(std::unique_ptr<Link> link);
-  void start();
+  void start();  // before the first submit
 
-  void declare(uint32_t tensor, std::vector<PartRef> parts);
+  // Throws std::invalid_argument for a partition that cannot be: of no bytes, 4 GiB and more, or on no lane.
+  void declare(uint32_t tensor, const std::vector<PartRef>& parts);
   void forget(uint32_t tensor);
 
   // Begins the next round. The memory must stay valid until the transfer is resolved.
-  // Throws std::invalid_argument for an unknown tensor, std::logic_error if its last round is not resolved.
+  // Throws std::invalid_argument for an unknown tensor, std::logic_error if its last round is not resolved or the
+  // worker has not started.
   std::shared_ptr<Transfer> submit(uint32_t tensor, const std::byte* source, std::byte* destination, int32_t priority);
 
-  void retract(uint32_t tensor);                // fails the round in flight, if there is one
+  // Fails the round in flight and those to come, even if the tensor is declared only later: ids are not used again.
+  void retract(uint32_t tensor);
   void fail(Status status, uint32_t peer);      // fails all rounds in flight and to come
   void set_credit(uint64_t bytes);
   void close();                                 // fails what is in flight, ends the threads
   void abandon();                               // in a forked child
 
+  uint32_t rank() const { return options_.rank; }
   std::vector<std::shared_ptr<Transfer>> in_flight() const;
   uint64_t bytes_sent() const;
   uint64_t bytes_received() const;
@@ -98,14 +102,20 @@ class Worker {
     std::vector<std::vector<PartRef>> by_lane;
     uint32_t partitions = 0;
     uint32_t round = 0;
+    bool declared = false;
+    bool retracted = false;
     std::shared_ptr<Transfer> last;
+
+    bool is_in_flight() const { return last && last->status() == Status::pending; }
   };
 
   const Options options_;
   std::vector<std::unique_ptr<WorkerLane>> lanes_;
   mutable std::mutex mutex_;
   std::unordered_map<uint32_t, Tensor> tensors_;  // guarded by mutex_
+  bool started_ = false;                          // guarded by mutex_
   bool closed_ = false;                           // guarded by mutex_
+  bool abandoned_ = false;
 };
 
 }  // namespace byteps

@@ -56,8 +56,12 @@ void WorkerLane::connect(uint32_t server, std::unique_ptr<Link> link) {
 void WorkerLane::begin(const std::shared_ptr<Transfer>& transfer, const std::vector<PartRef>& parts) {
   for (const PartRef& part : parts) {
     const Peer* server = peer(part.server);
-    if (failure_ != Status::pending || server == nullptr) {
-      transfer->resolve(failure_ != Status::pending ? failure_ : Status::link_lost, failed_peer_);
+    if (failure_ != Status::pending) {
+      transfer->resolve(failure_, failed_peer_);
+      continue;
+    }
+    if (server == nullptr) {  // never connected
+      transfer->resolve(Status::link_lost, part.server);
       continue;
     }
     const uint64_t id = key(transfer->tensor, part.index);
@@ -154,6 +158,10 @@ void WorkerLane::fail(Status status, uint32_t peer) {
   for (auto& [id, part] : active) part.transfer->resolve(status, peer);
 }
 
-void WorkerLane::on_lost(Peer& peer) { fail(Status::link_lost, peer.number()); }
+// One broken link ends it on all lanes: what the others have in flight may wait for ranks that wait for this link.
+void WorkerLane::on_lost(Peer& peer) {
+  fail(Status::link_lost, peer.number());
+  worker_.fail(Status::link_lost, peer.number());
+}
 
 }  // namespace byteps

@@ -12,7 +12,7 @@ namespace byteps {
 
 class WorkerLane final : public Lane {
  public:
-  WorkerLane(uint32_t rank, const Lane::Options& options) : Lane(options), rank_(rank) {}
+  WorkerLane(Worker& worker, const Lane::Options& options) : Lane(options), worker_(worker), rank_(worker.rank()) {}
 
   // The lane's thread only.
   void connect(uint32_t server, std::unique_ptr<Link> link);
@@ -46,6 +46,7 @@ class WorkerLane final : public Lane {
   void resolve(uint64_t id);
   void release(uint64_t id);  // one use less
 
+  Worker& worker_;  // of which this is a lane
   const uint32_t rank_;
   std::unordered_map<uint64_t, Active> active_;
   Status failure_ = Status::pending;

@@ -151,6 +151,10 @@ class ChildRole:
         self.address = line
         return line
 
+    def is_ready(self) -> bool:
+        """Whether the child has published its line, or has ended."""
+        return bool(self.address) or self._ready < 0 or wait_readable(self._ready, 0)
+
     def wait(self, timeout_s: float | None = None) -> int | None:
         """Wait for the child to end by itself.
 

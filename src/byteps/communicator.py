@@ -103,6 +103,7 @@ class _Tensor:
     spec: TensorSpec
     id: int
     generation: int
+    last: _native.Transfer | None = None
 
 
 class ParameterServer:
@@ -111,16 +112,21 @@ class ParameterServer:
     Args:
         control: this worker's connection to the coordinator.
         worker: the native data plane, connected to all servers.
+        rank: of this worker, for messages.
     """
 
-    def __init__(self, control: ControlClient, worker: _native.Worker) -> None:
+    def __init__(self, control: ControlClient, worker: _native.Worker, rank: int) -> None:
         self.worker = worker
         self._control = control
+        self._rank = rank
         self._lock = threading.Lock()
         self._tensors: dict[str, _Tensor] = {}
-        self._declared: dict[str, int] = {}  # how often each name was declared: the next generation
-        self._retracted: dict[str, str] = {}
+        self._declared: dict[str, int] = {}  # the next generation of each name
         self._finished: list[int] = []
+        # Held only for a moment, unlike the other: a retraction must not wait for a declaration in progress.
+        self._gate = threading.Lock()
+        self._withdrawn: dict[int, str] = {}  # why, by number, until the next use of the name
+        self._reasons: dict[str, str] = {}
 
     def declare(self, specs: Sequence[TensorSpec]) -> None:
         """See ``Communicator.declare``."""
@@ -137,12 +143,16 @@ class ParameterServer:
             if not self._known(spec):
                 self._declare([spec])
             tensor = self._tensors[spec.name]
-            return self.worker.submit(
-                tensor.id,
-                0 if source is None else source.address,
-                0 if destination is None else destination.address,
-                priority,
-            )
+            with self._gate:
+                if tensor.id not in self._withdrawn:
+                    tensor.last = self.worker.submit(
+                        tensor.id,
+                        0 if source is None else source.address,
+                        0 if destination is None else destination.address,
+                        priority,
+                    )
+                    return tensor.last
+            raise self._give_up(tensor)
 
     def finished(self, spec: TensorSpec) -> None:
         """See ``Communicator.finished``. Told to the coordinator in batches: nothing waits for it."""
@@ -150,7 +160,10 @@ class ParameterServer:
             tensor = self._tensors.pop(spec.name, None)
             if tensor is None:
                 return
-            self._declared.pop(spec.name, None)
+            # The next use of the name has the same generation; the coordinator tells finished uses apart.
+            self._declared[spec.name] = tensor.generation
+            if tensor.generation == 0:
+                del self._declared[spec.name]
             self.worker.forget(tensor.id)
             self._finished.append(tensor.id)
             if len(self._finished) >= _FINISHED_BATCH:
@@ -158,7 +171,7 @@ class ParameterServer:
 
     def explain(self, name: str) -> str:
         """See ``Communicator.explain``."""
-        return self._retracted.get(name, f"tensor {name!r} was withdrawn")
+        return self._reasons.get(name, f"tensor {name!r} was withdrawn")
 
     def missing(self, name: str) -> list[tuple[int, float]]:
         """See ``Communicator.missing``."""
@@ -173,30 +186,42 @@ class ParameterServer:
         self.worker.close()
 
     def retract(self, message: Retract) -> None:
-        """Another rank disagrees about a tensor: its round in flight fails, and the name is free again.
+        """Another rank disagrees about a tensor: its round in flight fails, or its next use does.
 
         Called on the control thread, so it must not wait for a declaration in progress.
         """
-        self._retracted[message.name] = message.message
-        tensor = self._tensors.get(message.name)
-        if tensor is not None and tensor.id == message.id:
-            self._tensors.pop(message.name, None)
-        self.worker.retract(message.id)
+        self._reasons[message.name] = message.message
+        with self._gate:
+            self._withdrawn[message.id] = message.message
+            self.worker.retract(message.id)
 
     def _known(self, spec: TensorSpec) -> bool:
         """Whether the tensor is declared as ``spec`` says. A different use is refused on all ranks."""
         tensor = self._tensors.get(spec.name)
         if tensor is None:
             return False
+        if tensor.id in self._withdrawn:
+            failed = tensor.last is not None and tensor.last.status != OK
+            error = self._give_up(tensor)
+            if failed:  # its handle tells
+                return False
+            raise error
         if tensor.spec == spec:
             return True
         message = (
-            f"tensor {spec.name!r} was declared as {tensor.spec.describe()} and is now used as "
+            f"tensor {spec.name!r}: rank {self._rank} declared {tensor.spec.describe()} and now uses "
             f"{spec.describe()}; use another name for another shape, dtype or op"
         )
-        self._tensors.pop(spec.name, None)
+        self.retract(Retract(tensor.id, spec.name, message))
         self._control.notify(Refuse(spec.name, tensor.generation, message))
-        raise DeclarationError(message)
+        raise self._give_up(tensor)
+
+    def _give_up(self, tensor: _Tensor) -> DeclarationError:
+        """Forget a withdrawn tensor, so that its name is free again; returns why it was withdrawn."""
+        del self._tensors[tensor.spec.name]
+        self.worker.forget(tensor.id)
+        with self._gate:
+            return DeclarationError(self._withdrawn.pop(tensor.id))
 
     def _declare(self, specs: Sequence[TensorSpec]) -> None:
         if self._finished:
@@ -246,6 +271,7 @@ class Alone:
         for spec in specs:
             known = self._specs.setdefault(spec.name, spec)
             if known != spec:
+                del self._specs[spec.name]
                 raise DeclarationError(
                     f"tensor {spec.name!r} was declared as {known.describe()} and is now used as "
                     f"{spec.describe()}; use another name for another shape, dtype or op"

@@ -164,10 +164,20 @@ class Session:
         return f"{kind}.noname.{number}"
 
     def barrier(self) -> None:
-        """Wait until every rank has come here."""
+        """Wait until every rank has come here.
+
+        Raises:
+            PeerLeft: a rank has shut down and will not come.
+        """
         self._check_open()
-        if self._control is not None:
-            self._control.call(BarrierDone, Barrier)
+        if self._control is None:
+            return
+        departed = self._control.call(BarrierDone, Barrier).departed
+        if departed >= 0:
+            raise PeerLeft(
+                f"rank {self.rank} came to a barrier, but rank {departed} has shut down and will not; all ranks "
+                f"must come to the same barriers before they shut down"
+            )
 
     def pushpull_speed(self) -> tuple[int, float]:
         """Milliseconds since the epoch, and MB/s of completed rounds since the last call."""
@@ -290,7 +300,7 @@ def _join(config: Config) -> Session:
         if welcome.size > 1 or config.force_distributed:
             worker = start_data_plane(config, welcome, SocketLinker(config, welcome))
             worker.add_beacon(_native.socket_link(open_beacon(config, "worker", welcome)))
-            communicator = ParameterServer(control, worker)
+            communicator = ParameterServer(control, worker, welcome.rank)
     except BaseException:
         control.close()
         raise

@@ -115,7 +115,8 @@ class _Cluster:
             self.servers[server].native.add_link(welcome.rank, lane, there)
             return here
 
-        communicator: Communicator = ParameterServer(control, start_data_plane(config, welcome, link))
+        worker = start_data_plane(config, welcome, link)
+        communicator: Communicator = ParameterServer(control, worker, welcome.rank)
         session.append(Session(config, welcome, communicator, control))
         for message in early:
             session[0].on_notice(message)

@@ -223,9 +223,14 @@ class Barrier(msgspec.Struct, frozen=True, array_like=True, tag=True):
 
 
 class BarrierDone(msgspec.Struct, frozen=True, array_like=True, tag=True):
-    """Coordinator -> worker: the answer to ``Barrier``."""
+    """Coordinator -> worker: the answer to ``Barrier``.
+
+    Attributes:
+        departed: A rank that has left and will not come to this barrier; -1: all ranks have come.
+    """
 
     request: Count
+    departed: OptionalNumber = -1
 
 
 class AskMissing(msgspec.Struct, frozen=True, array_like=True, tag=True):

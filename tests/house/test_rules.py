@@ -137,13 +137,19 @@ def _is_dataclass(node: ast.ClassDef) -> bool:
 
 
 @functools.cache
-def _frozen_classes() -> set[str]:
-    """Names of the package's classes whose instances cannot change."""
+def _constant_classes() -> set[str]:
+    """Names of the package's classes whose instances hold no state of their own: frozen ones, descriptors."""
     classes = [n for s in python_sources("src") for n in ast.walk(s.tree) if isinstance(n, ast.ClassDef)]
-    flags = [(c.name, k) for c in classes for k in _class_keywords(c) if k.arg == "frozen"]
-    return {
-        name for name, keyword in flags if isinstance(keyword.value, ast.Constant) and keyword.value.value
-    }
+    return {node.name for node in classes if _is_frozen(node) or _is_descriptor(node)}
+
+
+def _is_frozen(node: ast.ClassDef) -> bool:
+    values = [keyword.value for keyword in _class_keywords(node) if keyword.arg == "frozen"]
+    return any(isinstance(value, ast.Constant) and value.value is True for value in values)
+
+
+def _is_descriptor(node: ast.ClassDef) -> bool:
+    return any(isinstance(member, ast.FunctionDef) and member.name == "__get__" for member in node.body)
 
 
 def _class_keywords(node: ast.ClassDef) -> list[ast.keyword]:
@@ -153,7 +159,7 @@ def _class_keywords(node: ast.ClassDef) -> list[ast.keyword]:
 
 def _is_mutable(value: ast.expr) -> bool:
     if isinstance(value, ast.Call):
-        return dotted(value.func) not in CONSTANT_CALLS | _frozen_classes()
+        return dotted(value.func) not in CONSTANT_CALLS | _constant_classes()
     if isinstance(value, ast.Tuple):
         return any(_is_mutable(element) for element in value.elts)
     return isinstance(value, ast.List | ast.Dict | ast.Set | ast.ListComp | ast.DictComp | ast.SetComp)

@@ -5,20 +5,6 @@ from __future__ import annotations
 from byteps.adapters import current
 
 
-def init(**settings: object) -> None:
-    """Join the job. A second call while initialised changes nothing.
-
-    Args:
-        settings: Fields of ``byteps.config.Config`` by name, for example ``partition_bytes=1 << 20``. What is
-            not given comes from the environment, ``byteps.toml`` or the defaults.
-
-    Raises:
-        ConfigError: A setting cannot work.
-        JoinError: The job refused this process, or did not come together in time.
-    """
-    current.init(**settings)
-
-
 def shutdown() -> None:
     """Leave the job in order. Harmless when not initialised; ``init()`` works again afterwards."""
     current.shutdown()

@@ -53,7 +53,7 @@ def _pack_array(array: np.ndarray[Any, Any]) -> object:
     return [array.dtype.str, list(array.shape), array.tobytes()]
 
 
-def _unpack_array(packed: list[Any]) -> np.ndarray[Any, Any]:
+def _unpack_array(packed: list[Any]) -> Any:
     dtype, shape, data = packed
     return np.frombuffer(data, dtype=np.dtype(dtype)).reshape(shape).copy()
 
@@ -64,7 +64,7 @@ def _pack_pairs(mapping: dict[Any, Any]) -> object:
 
 _KINDS: Final = (
     Kind(0, tuple, list, tuple),
-    Kind(1, dict, _pack_pairs, lambda pairs: {key: value for key, value in pairs}),
+    Kind(1, dict, _pack_pairs, dict),
     Kind(2, OrderedDict, _pack_pairs, OrderedDict),
     Kind(3, set, list, set),
     Kind(4, frozenset, list, frozenset),
@@ -109,7 +109,9 @@ class ObjectCodec:
         if form is Form.MSGPACK:
             return msgspec.msgpack.decode(body, ext_hook=self._unpack)
         if not allow_pickle:
-            raise ValueError("the sender pickled this object: pass allow_pickle=True on every rank or on none")
+            raise ValueError(
+                "the sender pickled this object: pass allow_pickle=True on every rank or on none"
+            )
         return pickle.loads(body)
 
     def failure(self, message: str) -> bytes:

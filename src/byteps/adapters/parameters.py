@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 ParameterT = TypeVar("ParameterT")
 
@@ -40,7 +40,7 @@ def named_parameters_of(
     return [(name, parameter) for name, parameter in pairs if id(parameter) in wanted]
 
 
-def _check_pairs(pairs: list[tuple[str, ParameterT]]) -> None:
+def _check_pairs(pairs: Sequence[Any]) -> None:
     for pair in pairs:
         if not isinstance(pair, tuple) or len(pair) != 2 or not isinstance(pair[0], str):
             raise ValueError(

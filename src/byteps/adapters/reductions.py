@@ -63,3 +63,8 @@ def checked_root(session: Session, root_rank: int) -> int:
     if not 0 <= root < session.size:
         raise ValueError(f"root_rank={root} is not a rank of this job: they are 0 to {session.size - 1}")
     return root
+
+
+def sequence_number(session: Session, kind: str) -> int:
+    """How many times this was called before for this kind, on this session; the same on all ranks."""
+    return int(session.next_name(kind).rpartition(".")[2])

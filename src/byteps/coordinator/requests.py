@@ -13,7 +13,6 @@ from byteps.placement import Placer
 from byteps.wire import (
     AskMissing,
     Barrier,
-    BarrierDone,
     Declare,
     Finished,
     Installed,
@@ -57,10 +56,7 @@ class Requests:
             case Finished():
                 return self._declarations.finished(rank, message)
             case Barrier():
-                return [
-                    ToRank(other, BarrierDone(request))
-                    for other, request in self._barriers.arrive(rank, message.request)
-                ]
+                return [ToRank(*answer) for answer in self._barriers.arrive(rank, message.request)]
             case AskMissing():
                 return self._ask_missing(rank, message)
         raise ProtocolError(f"{type(message).__name__} is not for a worker to send")
@@ -81,7 +77,8 @@ class Requests:
 
     def depart(self, rank: int) -> list[Outgoing]:
         """A rank left in order."""
-        return self._declarations.depart(rank)
+        answers = [ToRank(*answer) for answer in self._barriers.depart(rank)]
+        return answers + self._declarations.depart(rank)
 
     def _ask_missing(self, rank: int, message: AskMissing) -> list[Outgoing]:
         """Pass the question on; for a tensor that no server sums any part of, there is nobody to wait for."""

@@ -21,7 +21,7 @@ _MUST_MATCH: Final = ("dtype", "shape", "op", "prescale", "postscale", "root")
 
 @dataclass(slots=True, eq=False)
 class Tensor:
-    """One name in one generation.
+    """One use of a name in one generation. Only names that ranks finish with have more than one use.
 
     Attributes:
         id: Its number, never used again.
@@ -87,7 +87,7 @@ class TensorTable:
         self._ranks = set(range(size))
         self._size = size
         self._next_id = 0
-        self._by_name: dict[tuple[str, int], Tensor] = {}
+        self._by_name: dict[tuple[str, int], list[Tensor]] = {}
         self._by_id: dict[int, Tensor] = {}
 
     def __len__(self) -> int:
@@ -106,7 +106,7 @@ class TensorTable:
         keys = self._checked_keys(rank, message)
         outcome = Outcome()
         for spec, key in zip(message.tensors, keys, strict=True):
-            tensor = self._by_name.get(key)
+            tensor = self._find(rank, key)
             if tensor is None:
                 tensor = self._create(rank, spec.name, key[1], spec)
                 outcome.created.append(tensor)
@@ -125,7 +125,7 @@ class TensorTable:
         Returns:
             The tensor and the servers to tell, if this is news to ranks that hold it.
         """
-        tensor = self._by_name.get((name, generation)) or self._create(rank, name, generation, None)
+        tensor = self._find(rank, (name, generation)) or self._create(rank, name, generation, None)
         news = None if tensor.failure else self._fail(tensor, message[:8000])
         tensor.seen.add(rank)
         tensor.holders.discard(rank)
@@ -148,7 +148,7 @@ class TensorTable:
     def depart(self, rank: int) -> list[tuple[int, set[int]]]:
         """A rank left in order, so nothing more will come from it. Returns what ``finish`` does."""
         self._ranks.discard(rank)
-        for tensor in list(self._by_name.values()):
+        for tensor in [one for uses in self._by_name.values() for one in uses]:
             self._forget_if_done(tensor)
         return [
             self._drop(one)
@@ -164,7 +164,8 @@ class TensorTable:
             (spec.name, generation)
             for spec, generation in zip(message.tensors, message.generations, strict=True)
         ]
-        twice = next((key for key in keys if key in self._by_name and rank in self._by_name[key].seen), None)
+        found = [(key, self._find(rank, key)) for key in keys]
+        twice = next((key for key, tensor in found if tensor is not None and rank in tensor.seen), None)
         if twice is None and len(set(keys)) < len(keys):
             twice = next(key for index, key in enumerate(keys) if key in keys[:index])
         if twice is not None:
@@ -174,8 +175,12 @@ class TensorTable:
     def _create(self, rank: int, name: str, generation: int, spec: TensorSpec | None) -> Tensor:
         tensor = Tensor(self._next_id, name, generation, spec, rank)
         self._next_id += 1
-        self._by_name[name, generation] = tensor
+        self._by_name.setdefault((name, generation), []).append(tensor)
         return tensor
+
+    def _find(self, rank: int, key: tuple[str, int]) -> Tensor | None:
+        """The first use of a name that a rank has not finished: all ranks go through the uses in order."""
+        return next((one for one in self._by_name.get(key, ()) if rank not in one.finished), None)
 
     def _place(self, tensors: list[Tensor]) -> list[Tensor]:
         """Place those that can be used; the others fail. Returns the former."""
@@ -207,12 +212,19 @@ class TensorTable:
     def _forget_if_done(self, tensor: Tensor) -> None:
         """A failed tensor is remembered until every rank has been told."""
         if tensor.failure and tensor.seen >= self._ranks:
-            self._by_name.pop((tensor.name, tensor.generation), None)
+            self._remove(tensor)
 
     def _drop(self, tensor: Tensor) -> tuple[int, set[int]]:
         self._placer.release(tensor.parts)
-        del self._by_id[tensor.id], self._by_name[tensor.name, tensor.generation]
+        del self._by_id[tensor.id]
+        self._remove(tensor)
         return tensor.id, tensor.servers
+
+    def _remove(self, tensor: Tensor) -> None:
+        uses = self._by_name[tensor.name, tensor.generation]
+        uses.remove(tensor)
+        if not uses:
+            del self._by_name[tensor.name, tensor.generation]
 
 
 def _conflict(rank: int, spec: TensorSpec, tensor: Tensor) -> str:

@@ -20,6 +20,7 @@ _LOOPBACK = "127.0.0.1"
 _ADDRESSES = ("bind_host", "advertise_host", "interface")
 _READY_TIMEOUT_S = 60.0
 _CORES_PER_SERVER = 8
+_COORDINATOR_VARIABLES = ("BYTEPS_COORDINATOR", "DMLC_PS_ROOT_URI", "DMLC_PS_ROOT_PORT")
 _CHATTY = ("trace", "debug", "info")
 
 
@@ -119,9 +120,10 @@ def launch(job: Job) -> int:
     Raises:
         BytePSError: the coordinator could not be started.
     """
-    supervisor = Supervisor(job.title)
     shared = as_environment(job.settings)
     roles: list[ChildRole] = []
+    # A server is ready when all workers have joined.
+    supervisor = Supervisor(job.title, in_use=lambda: any(role.is_ready() for role in roles[1:]))
     with supervisor.running():
         # One worker needs nobody to talk to.
         if job.workers > 1 or job.config.force_distributed:
@@ -129,6 +131,8 @@ def launch(job: Job) -> int:
                 shared["BYTEPS_AUTH_TOKEN"] = new_token()
             shared["BYTEPS_NUM_SERVERS"] = str(job.servers)
             shared["BYTEPS_COORDINATOR"] = _start_roles(job, supervisor, shared, roles)
+        else:
+            shared.update(dict.fromkeys(_COORDINATOR_VARIABLES, ""))
         environments = [
             {**shared, **worker_environment(rank, job.workers, rank, job.workers)}
             for rank in range(job.workers)

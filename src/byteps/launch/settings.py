@@ -68,7 +68,8 @@ def resolve_given(arguments: argparse.Namespace, **more: object) -> Resolved:
         ConfigError: a setting cannot work.
     """
     resolved = resolve(cli={**given(arguments), **more})
-    for warning in resolved.warnings:
+    # A launcher has told the user already; its children keep quiet.
+    for warning in [] if getattr(arguments, "leash", None) else resolved.warnings:
         print(f"byteps: warning: {warning}", file=sys.stderr)
     return resolved
 

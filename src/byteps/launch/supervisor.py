@@ -25,7 +25,7 @@ STOP_GRACE_S = 10.0
 """From the request to stop until the kill. Long enough to write a checkpoint."""
 
 ROLE_GRACE_S = 1.0
-"""After the last worker, servers and coordinator end by themselves; a job that never used them is told to."""
+"""After the last worker, servers and coordinator end by themselves; if not in this time, they are told to."""
 
 _PR_SET_CHILD_SUBREAPER = 36
 _HANDLED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -72,10 +72,15 @@ class Phase(IntEnum):
 class Supervisor:
     """Runs a set of processes as one job. Used from the main thread, once."""
 
-    def __init__(self, title: str, *, stop_grace_s: float = STOP_GRACE_S) -> None:
-        """Name the job ``title`` in messages; a process asked to stop has ``stop_grace_s`` seconds."""
+    def __init__(self, title: str, *, in_use: Callable[[], bool] = lambda: True) -> None:
+        """Watch over no process yet.
+
+        Args:
+            title: name of the job in messages.
+            in_use: whether the workers have used servers and coordinator, so that these end by themselves.
+        """
         self._title = title
-        self._stop_grace_s = stop_grace_s
+        self._in_use = in_use
         self._selector = selectors.DefaultSelector()
         self._tasks: list[Task] = []
         self._phase = Phase.RUNNING
@@ -203,7 +208,7 @@ class Supervisor:
             self._failed = task
             self._stop()
         elif self._phase is not Phase.FINISHING and not self._workers():
-            self._finish(ROLE_GRACE_S if self._phase is Phase.RUNNING else 0)
+            self._finish(ROLE_GRACE_S if self._phase is Phase.RUNNING and self._in_use() else 0)
 
     def _signalled(self, wakeup: int) -> None:
         for number in os.read(wakeup, 64):
@@ -229,7 +234,7 @@ class Supervisor:
         self._phase = Phase.STOPPING
         for task in self._workers():
             task.signal_group(signal.SIGTERM)
-        self._set_deadline(self._stop_grace_s, self._kill)
+        self._set_deadline(STOP_GRACE_S, self._kill)
 
     def _finish(self, grace_s: float) -> None:
         """The last worker has ended: servers and coordinator have ``grace_s`` seconds to end as well."""
@@ -238,7 +243,7 @@ class Supervisor:
 
     def _end_roles(self) -> None:
         self._signal_all(signal.SIGTERM)
-        self._set_deadline(self._stop_grace_s, self._kill)
+        self._set_deadline(STOP_GRACE_S, self._kill)
 
     def _kill(self) -> None:
         self._signal_all(signal.SIGKILL)

@@ -25,15 +25,15 @@ def broadcast_parameters(
     """Overwrite tensors with the root's, for example a model's at the start of training.
 
     Args:
-        params: ``model.state_dict()``, ``model.named_parameters()``, ``model.parameters()``, or any mapping or
-            iterable like them. Tensors without a name are matched by their order.
+        params: ``model.state_dict()``, ``model.named_parameters()``, ``model.parameters()``, or any mapping
+            or iterable like them. Tensors without a name are matched by their order.
         root_rank: The rank whose values all get.
         prefix: Begins the names on the wire. Names may be used again for other tensors in later calls.
         session: The session of ``init()`` if not given.
 
     Raises:
-        ValueError: ``params`` is nothing of this kind, repeats a name, or holds sparse or complex tensors; the
-            root is no rank.
+        ValueError: ``params`` is nothing of this kind, repeats a name, or holds sparse or complex tensors;
+            the root is no rank.
         TypeError: An entry is no tensor.
         NotInitialized: ``init()`` has not been called.
         DeclarationError: Ranks differ in a tensor's shape or dtype.
@@ -69,7 +69,9 @@ def _pairs(params: object) -> list[tuple[str | None, Tensor]]:
     pairs = [entry if isinstance(entry, tuple) and len(entry) == 2 else (None, entry) for entry in entries]
     for name, tensor in pairs:
         if not isinstance(tensor, Tensor):
-            raise TypeError(f"{name or 'an entry of params'} is a {type(tensor).__name__}, not a torch.Tensor")
+            raise TypeError(
+                f"{name or 'an entry of params'} is a {type(tensor).__name__}, not a torch.Tensor"
+            )
     counts = Counter(name for name, _ in pairs if name is not None)
     repeated = sorted(name for name, count in counts.items() if count > 1)
     if repeated:

@@ -1,25 +1,28 @@
 """Gradients on their way while the backward pass still runs; for the optimizer and DistributedDataParallel.
 
-Every parameter has a slot. Its hook fires whenever autograd has accumulated into ``.grad``. The first round only
-counts how often that happens (shared weights under activation checkpointing fire more than once) and sends when
-the round is closed; from then on a gradient is sent, in place, as soon as it has fired as often as before.
+Every parameter has a slot. Its hook fires whenever autograd has accumulated into ``.grad``. The first round
+only counts how often that happens (shared weights under activation checkpointing fire more than once) and
+sends when the round is closed; from then on a gradient is sent, in place, as soon as it has fired as often
+as before.
 
 Three things can happen to a gradient between its firing and the end of the round, and none may go unnoticed:
 
 - it is computed again after it was sent: an error, the sum would lack the later part;
-- it is dropped (``zero_grad``), as in GAN loops, where one model's backward pass reaches the other's parameters:
-  the round that was begun is waited for and forgotten, counting starts again, and the next round sends late;
+- it is dropped (``zero_grad``), as in GAN loops, where one model's backward pass reaches the other's
+  parameters: the round that was begun is waited for and forgotten, counting starts again, and the next
+  round sends late;
 - it is written by someone else while it is in flight: an error.
 
-Every rank takes part in every parameter's round, with nothing to add where it has no gradient. A parameter that
-all ranks used in the first round and that lacks its gradient on some rank later gets zeros there, as in Horovod;
-of the others, those that no rank uses in a round keep their gradient None (``usage``).
+Every rank takes part in every parameter's round, with nothing to add where it has no gradient. A parameter
+that all ranks used in the first round and that lacks its gradient on some rank later gets zeros there, as
+in Horovod; of the others, those that no rank uses in a round keep their gradient None (``usage``).
 """
 
 from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -29,6 +32,9 @@ from byteps.torch.slots import Exchange, Flight, Slot, nothing
 from byteps.torch.tensors import element_type, start
 from byteps.torch.usage import Usage
 from byteps.wire import TensorSpec
+
+if TYPE_CHECKING:
+    from byteps.torch.staging import Stager
 
 
 class GradientReducer:
@@ -49,15 +55,14 @@ class GradientReducer:
         DeclarationError: Ranks differ in a parameter's shape or dtype.
     """
 
-    def __init__(
-        self, exchange: Exchange, parameters: Iterable[tuple[str, Tensor]], passes: int = 1
-    ) -> None:
+    def __init__(self, exchange: Exchange, parameters: Iterable[tuple[str, Tensor]], passes: int = 1) -> None:
         self.enabled = True
         self.pending = False
         self.started: Callable[[], None] = lambda: None
         self._exchange = exchange
         self._passes = passes
         self._slots: list[Slot] = []
+        self._stagers: dict[torch.device, Stager] = {}
         self._usage = Usage(exchange.session, exchange.prefix)
         self._firings = 0
         self._ordered = False
@@ -149,7 +154,7 @@ class GradientReducer:
                 slot.hooked = True
                 # The hook must not keep the reducer alive: a dropped optimizer sends nothing any more.
                 hook = _hook(weakref.ref(self), weakref.ref(slot))
-                slot.parameter.register_post_accumulate_grad_hook(hook)
+                slot.parameter.register_post_accumulate_grad_hook(hook)  # type: ignore[no-untyped-call]
 
     def _declaration(self, slot: Slot) -> TensorSpec:
         wire, _ = self._exchange.compression.compress(torch.empty(0, dtype=slot.parameter.dtype))
@@ -192,6 +197,16 @@ class GradientReducer:
         pending = start(self._exchange.session, spec, source, wire, slot.priority, self._stager(wire))
         slot.flight = Flight(gradient, gradient._version, wire, context, pending)
 
+    def _stager(self, tensor: Tensor) -> Stager | None:
+        """What copies a CUDA tensor while the backward pass goes on."""
+        if not tensor.is_cuda:
+            return None
+        from byteps.torch.staging import Stager  # only where there is CUDA
+
+        if tensor.device not in self._stagers:
+            self._stagers[tensor.device] = Stager(tensor.device)
+        return self._stagers[tensor.device]
+
     def _receive(self, flight: Flight) -> None:
         if flight.dropped:
             flight.pending.transfer.wait()
@@ -216,9 +231,7 @@ class GradientReducer:
         self.pending = False
 
 
-def _hook(
-    reducer: weakref.ref[GradientReducer], slot: weakref.ref[Slot]
-) -> Callable[[Tensor], None]:
+def _hook(reducer: weakref.ref[GradientReducer], slot: weakref.ref[Slot]) -> Callable[[Tensor], None]:
     def fired(parameter: Tensor) -> None:
         owner, own = reducer(), slot()
         if owner is not None and own is not None:
@@ -243,6 +256,6 @@ def _check_untouched(slot: Slot, flight: Flight) -> None:
 
 def _computed_again(slot: Slot, advice: str) -> RuntimeError:
     return RuntimeError(
-        f"the gradient of {slot.name!r} was computed again after it had been sent: earlier rounds sent it after "
-        f"{slot.expected} backward pass(es) through it. {advice}"
+        f"the gradient of {slot.name!r} was computed again after it had been sent: it was expected "
+        f"{slot.expected} time(s) in a round, as before. {advice}"
     )

@@ -40,15 +40,17 @@ def broadcast_optimizer_state(
         session: The session of ``init()`` if not given.
 
     Raises:
-        ValueError: The optimizer is LBFGS, whose state is a history of steps; its groups differ from the root's;
-            the root is no rank.
+        ValueError: The optimizer is LBFGS, whose state is a history of steps; its groups differ from the
+            root's; the root is no rank.
         TypeError: ``optimizer`` is no optimizer, or the root's state holds what cannot be sent.
         NotInitialized: ``init()`` has not been called.
     """
     if not isinstance(optimizer, Optimizer):
         raise TypeError(f"expected a torch.optim.Optimizer, got {type(optimizer).__name__}")
     if isinstance(optimizer, LBFGS):
-        raise ValueError("cannot broadcast torch.optim.LBFGS state: its state is the history of its own steps")
+        raise ValueError(
+            "cannot broadcast torch.optim.LBFGS state: its state is the history of its own steps"
+        )
     session = current() if session is None else session
     root = checked_root(session, root_rank)
     tensors: list[Tensor] = []

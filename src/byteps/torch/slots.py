@@ -47,9 +47,7 @@ class Exchange:
 
     def spec(self, name: str, dtype: torch.dtype, shape: Sequence[int]) -> TensorSpec:
         """The declaration of a gradient as it is sent."""
-        return TensorSpec(
-            f"{self.prefix}.{name}", ELEMENT_TYPES[dtype], tuple(shape), self.op, *self.scales
-        )
+        return TensorSpec(f"{self.prefix}.{name}", ELEMENT_TYPES[dtype], tuple(shape), self.op, *self.scales)
 
 
 @dataclass(slots=True)
@@ -73,7 +71,7 @@ class Flight:
     dropped: bool = False
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(eq=False)
 class Slot:
     """The state of one parameter.
 

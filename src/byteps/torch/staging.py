@@ -25,7 +25,7 @@ class Stager:
     """
 
     def __init__(self, device: torch.device) -> None:
-        self.stream = torch.cuda.Stream(device)
+        self.stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         self.executor = ThreadPoolExecutor(1, "byteps-staging")
 
 
@@ -66,11 +66,10 @@ def start(
 
     if source is None:
         return Pending(submit(), target, host)
-    stream = stager.stream if stager else torch.cuda.Stream(source.device)
-    copied = _copy_to_host(source, host, stream)
     if stager is None:
-        copied.synchronize()
+        host.copy_(source)
         return Pending(submit(), target, host)
+    copied = _copy_to_host(source, host, stager.stream)
     return Pending(_StagedTransfer(stager.executor.submit(_submit_after, copied, submit)), target, host)
 
 
@@ -80,7 +79,9 @@ def _copy_to_host(source: Tensor, host: Tensor, stream: torch.cuda.Stream) -> to
     with torch.cuda.stream(stream), torch.no_grad():
         host.copy_(source, non_blocking=True)
         source.record_stream(stream)
-        return stream.record_event()
+        copied = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        copied.record(stream)
+    return copied
 
 
 def _submit_after(copied: torch.cuda.Event, submit: Callable[[], Handle]) -> Handle:

@@ -151,8 +151,8 @@ def start(
         session: Where to.
         spec: Its declaration.
         source: What this rank contributes; None for nothing.
-        target: What is to hold the result, ``source`` itself or another tensor of its shape and dtype; None if
-            this rank wants no result.
+        target: What is to hold the result, ``source`` itself or another tensor of its shape and dtype; None
+            if this rank wants no result.
         priority: Higher numbers are sent first.
         stager: Copies CUDA tensors without blocking the caller; without one, the caller waits for the copy.
 

@@ -1,4 +1,4 @@
-"""Which parameters have a gradient on some rank, so that those without one know whether to expect a result."""
+"""Which parameters have a gradient on some rank: who has none must know whether to expect a result."""
 
 from __future__ import annotations
 

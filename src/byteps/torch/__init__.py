@@ -1,0 +1,102 @@
+"""byteps for PyTorch: ``import byteps.torch as bps``, or ``as hvd`` in scripts written for Horovod.
+
+``ops`` ``broadcasting`` ``handles``    single tensors; ``reduction`` resolves their arguments
+``functions`` ``optimizer_state``       parameters, optimizer state, Python objects (``objects``)
+``optimizer`` ``parallel``              training; both stand on ``gradients`` (``slots``, ``usage``)
+``tensors`` ``staging`` ``compression`` tensors as buffers
+``torchrun`` ``invitations``            finding the job under torchrun
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from byteps.adapters import current as _current
+from byteps.adapters.basics import (
+    barrier,
+    get_pushpull_speed,
+    is_initialized,
+    local_rank,
+    local_size,
+    rank,
+    shutdown,
+    size,
+)
+from byteps.adapters.reductions import Average, Max, Min, Product, Sum
+from byteps.config import Config as _Config
+from byteps.torch.broadcasting import broadcast, broadcast_, broadcast_async, broadcast_async_
+from byteps.torch.compression import Compression
+from byteps.torch.functions import allgather_object, broadcast_object, broadcast_parameters
+from byteps.torch.handles import poll, synchronize
+from byteps.torch.ops import (
+    allreduce,
+    allreduce_,
+    allreduce_async,
+    allreduce_async_,
+    declare,
+    push_pull,
+    push_pull_async,
+    push_pull_async_inplace,
+    push_pull_inplace,
+)
+from byteps.torch.optimizer import DistributedOptimizer
+from byteps.torch.optimizer_state import broadcast_optimizer_state
+
+__all__ = [
+    "Average",
+    "Compression",
+    "DistributedOptimizer",
+    "Max",
+    "Min",
+    "Product",
+    "Sum",
+    "allgather_object",
+    "allreduce",
+    "allreduce_",
+    "allreduce_async",
+    "allreduce_async_",
+    "barrier",
+    "broadcast",
+    "broadcast_",
+    "broadcast_async",
+    "broadcast_async_",
+    "broadcast_object",
+    "broadcast_optimizer_state",
+    "broadcast_parameters",
+    "declare",
+    "get_pushpull_speed",
+    "init",
+    "is_initialized",
+    "local_rank",
+    "local_size",
+    "poll",
+    "push_pull",
+    "push_pull_async",
+    "push_pull_async_inplace",
+    "push_pull_inplace",
+    "rank",
+    "shutdown",
+    "size",
+    "synchronize",
+]
+
+
+def init(**settings: object) -> None:
+    """Join the job; under torchrun, start it. Does nothing if this process has joined already.
+
+    Args:
+        settings: Fields of ``byteps.config.Config`` by name, for example ``partition_bytes=1 << 20``. What is
+            not given comes from the environment, ``byteps.toml`` or the defaults.
+
+    Raises:
+        ConfigError: A setting cannot work.
+        JoinError: The job refused this process, or was not complete in time.
+        HandshakeError: The coordinator belongs to another job, or tokens differ.
+    """
+    _current.init(_discover, **settings)
+
+
+def _discover(config: _Config) -> tuple[_Config, Callable[[], None]]:
+    from byteps.torch.torchrun import discover  # needs torch.distributed, which takes time to import
+
+    return discover(config)

@@ -1,0 +1,328 @@
+"""``DistributedOptimizer``: any torch optimizer, stepping on gradients that are reduced over all ranks.
+
+The result is of a class derived from the optimizer's own, made without calling its constructor, and shares
+all attributes with it: state, parameter groups and defaults are the very same objects. What belongs to
+byteps is in slots of the wrapper, out of the way of ``state_dict`` and of the optimizer's own attributes.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from types import MethodType
+from typing import Any
+
+from torch import Tensor
+from torch.optim import LBFGS, Optimizer
+
+from byteps.adapters.current import current
+from byteps.adapters.parameters import named_parameters_of
+from byteps.adapters.reductions import Average, Sum, sequence_number
+from byteps.dtypes import ReduceOp
+from byteps.session import Session
+from byteps.torch.compression import Compression, Compressor
+from byteps.torch.gradients import GradientReducer
+from byteps.torch.slots import Exchange
+
+_ADVICE = (
+    "Pass backward_passes_per_step=N to DistributedOptimizer, or call set_backward_passes_per_step(N), for N "
+    "passes before each step(); call optimizer.zero_grad() first if the earlier gradients are not to be used."
+)
+_STEP_AFTER_SYNCHRONIZE = (
+    "optimizer.step() called without optimizer.skip_synchronize() context after optimizer.synchronize(). The "
+    "gradients are not reduced again. Use `with optimizer.skip_synchronize(): optimizer.step()` to say so."
+)
+
+
+class _Step:
+    """The ``step`` attribute of wrapped optimizers.
+
+    It takes precedence over a ``step`` among the shared attributes, where learning rate schedules that were
+    made for the plain optimizer have put theirs. What is assigned on the wrapper is kept apart from those.
+    """
+
+    hooked = True  # keeps Optimizer from wrapping the class's step once more
+
+    def __get__(self, optimizer: SynchronizedOptimizer | None, owner: type) -> Any:
+        if optimizer is None:
+            return self
+        return optimizer._assigned_step or MethodType(_step, optimizer)
+
+    def __set__(self, optimizer: SynchronizedOptimizer, value: Callable[..., Any]) -> None:
+        optimizer._assigned_step = value
+
+    def __delete__(self, optimizer: SynchronizedOptimizer) -> None:
+        optimizer._assigned_step = None
+
+
+def _step(optimizer: SynchronizedOptimizer, closure: Callable[[], Any] | None = None, **options: Any) -> Any:
+    """Reduce the gradients over all ranks, unless within ``skip_synchronize()``, and update the parameters.
+
+    Args:
+        optimizer: The wrapped optimizer.
+        closure: Computes gradients and returns the loss; they are reduced each time it has been called.
+        options: Passed on to the optimizer.
+
+    Returns:
+        What the optimizer returns: the closure's loss.
+
+    Raises:
+        RuntimeError: A gradient was changed while it was being sent.
+        BytePSError: The job failed.
+    """
+    if closure is not None:
+        result = optimizer._plain_step()(optimizer._reducing(closure), **options)
+    else:
+        optimizer._reduce_for_step()
+        result = optimizer._plain_step()(**options)
+    optimizer._after_step()
+    return result
+
+
+def _plain_copy(kind: type[Optimizer], state: dict[str, Any]) -> Optimizer:
+    copied: Optimizer = object.__new__(kind)
+    copied.__setstate__(state)
+    return copied
+
+
+class SynchronizedOptimizer(Optimizer):
+    """What ``DistributedOptimizer`` returns, together with the class of the optimizer that it wraps."""
+
+    __slots__ = ("_assigned_step", "_passes", "_plain", "_reducer", "_skips", "_synchronized", "_warns")
+
+    _assigned_step: Callable[..., Any] | None
+    _passes: int
+    _plain: Optimizer
+    _reducer: GradientReducer | None
+    _skips: bool
+    _synchronized: bool
+    _warns: bool
+
+    step = _Step()
+
+    def synchronize(self) -> None:
+        """Wait until every gradient is the reduced one, for example to clip the gradients before ``step()``.
+
+        Raises:
+            RuntimeError: A gradient was changed while it was being sent.
+            BytePSError: The job failed.
+        """
+        self._reduce()
+        self._warns = True
+
+    @contextmanager
+    def skip_synchronize(self) -> Iterator[None]:
+        """Within this, ``step()`` uses the gradients as they are. Call ``synchronize()`` before."""
+        self._skips = True
+        try:
+            yield
+        finally:
+            self._skips = False
+
+    @property
+    def backward_passes_per_step(self) -> int:
+        """Backward passes whose gradients are summed before they are reduced."""
+        return self._passes
+
+    def set_backward_passes_per_step(self, passes: int) -> None:
+        """Expect another number of backward passes before each ``step()``.
+
+        Raises:
+            ValueError: It is not a positive integer.
+        """
+        self._passes = _checked_passes(passes)
+        if self._reducer is not None:
+            self._reducer.set_passes(passes)
+
+    def zero_grad(self, *args: Any, **kwargs: Any) -> None:
+        """Drop the gradients. Arguments are the optimizer's own, such as ``set_to_none``.
+
+        What is in flight is waited for first: on all ranks the gradients were computed and not used, as in
+        GAN loops.
+        """
+        if self._reducer is not None:
+            self._reducer.discard()
+        self._synchronized = self._warns = False
+        super().zero_grad(*args, **kwargs)
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """See ``torch.optim.Optimizer``. Gradients in flight are dropped."""
+        if self._reducer is not None:
+            self._reducer.discard()
+        super().load_state_dict(state_dict)
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """Copies and pickles are plain optimizers: a session cannot be copied."""
+        return _plain_copy, (type(self._plain), self._plain.__getstate__())
+
+    @property
+    def _step_supports_amp_scaling(self) -> bool:
+        """Asked by ``GradScaler.step`` before it unscales gradients and looks for infinities.
+
+        All ranks must find the same, so the gradients must be reduced by then.
+        """
+        self._reduce_for_step()
+        return bool(getattr(self._plain, "_step_supports_amp_scaling", False))
+
+    @_step_supports_amp_scaling.setter
+    def _step_supports_amp_scaling(self, value: bool) -> None:
+        self._plain._step_supports_amp_scaling = value  # type: ignore[attr-defined]
+
+    def _plain_step(self) -> Callable[..., Any]:
+        """The optimizer's own step, or what a learning rate schedule has put in its place."""
+        assigned: Callable[..., Any] | None = self.__dict__.get("step")
+        return super().step if assigned is None else assigned
+
+    def _reducing(self, closure: Callable[[], Any]) -> Callable[[], Any]:
+        def reduced() -> Any:
+            loss = closure()
+            self._reduce_for_step()
+            return loss
+
+        return reduced
+
+    def _reduce_for_step(self) -> None:
+        if self._skips:
+            return
+        if self._is_reduced() and self._warns:
+            warnings.warn(_STEP_AFTER_SYNCHRONIZE, stacklevel=3)
+        self._reduce()
+
+    def _is_reduced(self) -> bool:
+        """Whether there is nothing new since the gradients were reduced."""
+        return self._synchronized and not (self._reducer is not None and self._reducer.pending)
+
+    def _reduce(self) -> None:
+        if self._reducer is None or self._is_reduced():
+            return
+        self._adopt()
+        self._reducer.close_round()
+        self._synchronized, self._warns = True, False
+
+    def _adopt(self) -> None:
+        """Take in parameters that were added to the optimizer after it was wrapped."""
+        assert self._reducer is not None
+        if sum(len(group["params"]) for group in self.param_groups) == len(self._reducer):
+            return
+        positions = named_parameters_of([group["params"] for group in self.param_groups], None)
+        self._reducer.add([(name, p) for name, p in positions if not self._reducer.holds(p)])
+
+    def _after_step(self) -> None:
+        self._synchronized = self._warns = False
+        if self._reducer is not None:
+            self._reducer.mark_used()
+
+
+def DistributedOptimizer(  # noqa: N802  (the name that scripts use)
+    optimizer: Optimizer,
+    named_parameters: Iterable[tuple[str, Tensor]] | None = None,
+    compression: type[Compressor] = Compression.none,
+    backward_passes_per_step: int = 1,
+    op: ReduceOp = Average,
+    gradient_predivide_factor: float = 1.0,
+    num_groups: int = 0,
+    groups: object = None,
+    sparse_as_dense: bool = False,
+    process_set: object = None,
+    *,
+    session: Session | None = None,
+) -> SynchronizedOptimizer:
+    """Wrap an optimizer so that it steps on gradients that are reduced over all ranks.
+
+    Gradients are sent while the backward pass still runs. Several backward passes before a ``step()`` sum
+    their gradients, as torch does. The wrapper is an instance of the optimizer's class and shares state,
+    parameter groups and defaults with it, so schedules may be made for either. To change gradients before
+    the step, call ``synchronize()``, change them, and step within ``skip_synchronize()``;
+    ``GradScaler.step`` needs neither.
+
+    Args:
+        optimizer: Any optimizer that updates parameters from their ``.grad``.
+        named_parameters: ``model.named_parameters()``. Names identify gradients across ranks, and their order
+            is the first guess at the order of the forward pass. Without it, positions serve as names.
+        compression: One of ``Compression``, or a class like them.
+        backward_passes_per_step: Backward passes before each ``step()``.
+        op: ``Average`` or ``Sum``.
+        gradient_predivide_factor: Divides before the sum and multiplies after it; only with ``Average``.
+        num_groups: Accepted for Horovod scripts; servers reduce each gradient by itself.
+        groups: The same.
+        sparse_as_dense: Make sparse gradients dense instead of refusing them.
+        process_set: Must be None.
+        session: The session of ``init()`` if not given.
+
+    Raises:
+        TypeError: ``optimizer`` is no torch optimizer.
+        ValueError: It is LBFGS or wrapped already, ``named_parameters`` is incomplete or ambiguous, or
+            another argument cannot work.
+        NotInitialized: ``init()`` has not been called.
+        DeclarationError: Ranks differ in a parameter's shape or dtype.
+    """
+    _check_optimizer(optimizer)
+    passes = _checked_passes(backward_passes_per_step)
+    scales = _scales(op, gradient_predivide_factor)
+    _check_foreign(num_groups, groups, process_set)
+    parameters = named_parameters_of([group["params"] for group in optimizer.param_groups], named_parameters)
+    session = current() if session is None else session
+    wrapped = _share(optimizer, passes)
+    if session.size > 1 or session.config.force_distributed:
+        prefix = gradient_prefix(session)
+        exchange = Exchange(session, prefix, op, scales, compression, sparse_as_dense, _ADVICE)
+        wrapped._reducer = GradientReducer(exchange, parameters, passes)
+    return wrapped
+
+
+def gradient_prefix(session: Session) -> str:
+    """Begins the names of one model's gradients: models may have parameters of the same name."""
+    number = sequence_number(session, "gradient")
+    return f"gradient[{number}]" if number else "gradient"
+
+
+def _share(optimizer: Optimizer, passes: int) -> SynchronizedOptimizer:
+    """A wrapper with the optimizer's attributes."""
+    plain = type(optimizer)
+    wrapper = type(plain.__name__, (SynchronizedOptimizer, plain), {"__module__": plain.__module__})
+    wrapped: SynchronizedOptimizer = object.__new__(wrapper)
+    wrapped.__dict__ = optimizer.__dict__
+    wrapped._plain = optimizer
+    wrapped._passes = passes
+    wrapped._reducer = wrapped._assigned_step = None
+    wrapped._skips = wrapped._synchronized = wrapped._warns = False
+    return wrapped
+
+
+def _check_optimizer(optimizer: object) -> None:
+    if not isinstance(optimizer, Optimizer):
+        raise TypeError(f"expected a torch.optim.Optimizer, got {type(optimizer).__name__}")
+    if isinstance(optimizer, SynchronizedOptimizer):
+        raise ValueError("this optimizer is distributed already: wrap each optimizer once")
+    if isinstance(optimizer, LBFGS):
+        raise ValueError(
+            "LBFGS cannot be distributed: its line search follows each rank's own loss, so ranks would take "
+            "different numbers of steps. Average the loss and gradients in the closure by push_pull instead"
+        )
+
+
+def _checked_passes(passes: Any) -> int:
+    if not isinstance(passes, int) or passes < 1:
+        raise ValueError(f"backward_passes_per_step must be a positive integer, not {passes!r}")
+    return int(passes)
+
+
+def _scales(op: ReduceOp, predivide: float) -> tuple[float, float]:
+    if op not in (Average, Sum):
+        raise ValueError(f"op= must be Average or Sum for gradients, not {op!r}")
+    if predivide != 1.0 and op != Average:
+        raise ValueError("gradient_predivide_factor not supported with op != Average")
+    if not predivide > 0:
+        raise ValueError(f"gradient_predivide_factor must be positive, not {predivide!r}")
+    return 1.0 / predivide, float(predivide)
+
+
+def _check_foreign(num_groups: int, groups: object, process_set: object) -> None:
+    """Arguments of Horovod's that have no meaning here."""
+    if process_set is not None:
+        raise ValueError("process_set= is not supported: all ranks take part in every gradient")
+    if num_groups or groups is not None:
+        warnings.warn(
+            "num_groups= and groups= have no effect: servers reduce each gradient by itself", stacklevel=3
+        )

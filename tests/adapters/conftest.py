@@ -1,0 +1,40 @@
+"""Ranks as threads, each with its session, its model and its part of the data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol
+
+import pytest
+import torch
+
+from byteps.session import Session
+from byteps.testing import cluster, run_ranks
+
+
+class Ranks(Protocol):
+    """Runs a function on each rank of a job."""
+
+    def __call__(self, size: int, function: Callable[[Session], Any], servers: int = ...) -> list[Any]: ...
+
+
+@pytest.fixture
+def ranks() -> Ranks:
+    """``ranks(n, function)`` calls ``function(session)`` on n ranks and returns the results by rank.
+
+    A rank that raises ends the test with its error, once the others have waited for it in vain.
+    """
+
+    def run(size: int, function: Callable[[Session], Any], servers: int = 2) -> list[Any]:
+        with cluster(size, servers, stall_warning_s=2.0, stall_timeout_s=4.0) as sessions:
+            return run_ranks(sessions, function)
+
+    return run
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _one_thread_per_rank() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)

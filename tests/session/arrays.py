@@ -1,0 +1,101 @@
+"""Arrays as tensors of a session, and what a reduction of them must give, exactly."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from byteps.dtypes import CELL_BYTES, DType, ReduceOp
+from byteps.session import Buffer, Handle, Session
+from byteps.testing import cluster
+from byteps.wire import TensorSpec
+
+from ..unit.test_reduce import (
+    NUMPY_TYPES,
+    bfloat_bits,
+    bfloat_values,
+    expected_floats,
+    expected_integers,
+)
+
+Array = npt.NDArray[Any]
+
+PARTITIONS_PER_SERVER = 50
+"""Placement makes partitions smaller until every server has about as many."""
+
+
+@contextlib.contextmanager
+def job(size: int, servers: int = 1, **settings: object) -> Iterator[list[Session]]:
+    """A cluster in which nothing waits for ever: a deadlock ends the test with ``StallTimeout``."""
+    with cluster(size, servers, **{"stall_warning_s": 5.0, "stall_timeout_s": 25.0, **settings}) as sessions:
+        yield sessions
+
+
+def spec(
+    name: str, length: int, dtype: DType = DType.FLOAT32, op: ReduceOp = ReduceOp.SUM, **rest: Any
+) -> TensorSpec:
+    return TensorSpec(name, dtype, (length,), op, **rest)
+
+
+def buffer(array: Array) -> Buffer:
+    return Buffer(array.ctypes.data, array.nbytes, array)
+
+
+def start(
+    session: Session, what: TensorSpec, source: Array | None, into: Array | None, priority: int = 0
+) -> Handle:
+    """Submit arrays."""
+    return session.submit(
+        what,
+        None if source is None else buffer(source),
+        None if into is None else buffer(into),
+        priority=priority,
+    )
+
+
+def exchange(session: Session, what: TensorSpec, source: Array | None) -> Array:
+    """Submit, wait, and return the result as a new array."""
+    into = np.zeros(what.length, NUMPY_TYPES[DType(what.dtype)])
+    start(session, what, source, into).wait()
+    return into
+
+
+def declare_with_large_partitions(
+    session: Session, specs: Sequence[TensorSpec], servers: int, partition_bytes: int
+) -> None:
+    """Declare in one batch that is large enough for the largest partitions allowed."""
+    session.declare([*specs, spec("padding", servers * PARTITIONS_PER_SERVER * partition_bytes, DType.UINT8)])
+
+
+def lengths(dtype: DType, partition_bytes: int) -> list[int]:
+    """Numbers of elements around all the borders there are."""
+    partition = partition_bytes // dtype.itemsize
+    return [0, 1, 7, 4095, CELL_BYTES // dtype.itemsize, partition, partition + 1, partition * 7 // 2]
+
+
+def small_values(dtype: DType, length: int, seed: Sequence[int]) -> Array:
+    """Small whole numbers: sums and products of four of them are exact in every dtype."""
+    values = np.random.default_rng(seed).integers(-4, 5, length)
+    if dtype is DType.BFLOAT16:
+        return bfloat_bits(values.astype(np.float32))
+    return np.abs(values).astype(np.uint8) if dtype is DType.UINT8 else values.astype(NUMPY_TYPES[dtype])
+
+
+def expected(what: TensorSpec, contributions: Sequence[Array]) -> Array:
+    """The result for contributions that are exact in the accumulation type whatever the order."""
+    dtype, op = DType(what.dtype), ReduceOp(what.op)
+    scales = (what.prescale, what.postscale)
+    if op is ReduceOp.COPY:
+        return contributions[0]
+    if dtype is DType.BOOL:
+        logical = np.logical_and if op in (ReduceOp.MIN, ReduceOp.PRODUCT) else np.logical_or
+        return np.asarray(logical.reduce(contributions))
+    if not dtype.is_floating:
+        return expected_integers(dtype, op, contributions, *scales)
+    if dtype is DType.BFLOAT16:
+        return bfloat_bits(expected_floats(op, [bfloat_values(bits) for bits in contributions], *scales)[0])
+    return expected_floats(op, contributions, *scales)[0].astype(NUMPY_TYPES[dtype])
