@@ -66,7 +66,7 @@ def train(model: nn.Module, optimizer: Any, data: Data, batches: Iterable[Tensor
         mine = batch[bps.rank() :: bps.size()]
         optimizer.zero_grad()
         loss = functional.cross_entropy(model(data[0][mine]), data[1][mine])
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         began = time.perf_counter()
         optimizer.synchronize()  # step() would do this too; apart, it can be timed
         waited_s += time.perf_counter() - began

@@ -157,6 +157,16 @@ std::vector<std::pair<uint32_t, double>> missing(byteps::Server& server, uint32_
     return result;
 }
 
+using OpenTuple = std::tuple<uint32_t, uint32_t, uint32_t, uint64_t, std::vector<uint32_t>>;
+
+std::vector<OpenTuple> open_rounds(byteps::Server& server) {
+    std::vector<OpenTuple> result;
+    nb::gil_scoped_release release;
+    for (const auto& one : server.open_rounds())
+        result.emplace_back(one.tensor, one.partition, one.round, one.bytes, one.missing);
+    return result;
+}
+
 void bind_links(nb::module_& module) {
     nb::class_<LinkHolder>(module, "Link", "A connection to one peer that nobody has adopted yet.");
     module.def(
@@ -233,6 +243,7 @@ void bind_server(nb::module_& module) {
         .def("retire", &Server::retire, nb::arg("tensors"), nb::call_guard<nb::gil_scoped_release>())
         .def("depart", &Server::depart, nb::arg("rank"))
         .def("missing", &missing, nb::arg("tensor"))
+        .def("open_rounds", &open_rounds)
         .def("close", &Server::close, nb::arg("drain_s"), nb::call_guard<nb::gil_scoped_release>())
         .def("abandon", &Server::abandon)
         .def_prop_ro("bytes_sent", &Server::bytes_sent)
@@ -282,6 +293,7 @@ NB_MODULE(_native, module) {
     bind_server(module);
     bind_scheduler(module);
 
+    module.def("instruction_set", &byteps::instruction_set, "What sums here: \"avx512\", \"avx2\" or \"baseline\".");
     module.def("reduce", &reduce, nb::arg("dtype"), nb::arg("op"), nb::arg("contributions"), nb::arg("out"),
                nb::kw_only(), nb::arg("prescale") = 1.0, nb::arg("postscale") = 1.0, nb::arg("divisor") = 1,
                "Reduce equally long contiguous buffers into `out`, as a server would.");

@@ -49,6 +49,7 @@ void Lane::stop(double drain_s) {
 
 void Lane::abandon() {
   if (thread_.joinable()) thread_.detach();
+  loop_.abandon();
   peers_.push_back(std::move(beacon_));
   for (auto& peer : peers_) {
     if (peer && peer->open_) {

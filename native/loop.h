@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <mutex>
+#include <utility>
 #include <vector>
 
 #include "link.h"
@@ -29,6 +30,9 @@ class Loop {
 
   // Any thread. Tasks run on the loop's thread in the order posted.
   void post(std::function<void()> task);
+
+  // In a forked child: what was posted neither runs nor ends here, for it may hold the parent's links.
+  void abandon() { [[maybe_unused]] auto* leaked = new std::vector(std::move(posted_)); }
 
   // The loop's thread only.
   void watch(Link& link, Watcher& watcher);

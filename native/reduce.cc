@@ -57,6 +57,14 @@ struct Block {
 
 }  // namespace
 
+const char* instruction_set() {
+#if defined(__x86_64__)
+    if (&kernels() == &avx512::kernels) return "avx512";
+    if (&kernels() == &avx2::kernels) return "avx2";
+#endif
+    return "baseline";
+}
+
 size_t wire_size(DType dtype) {
     constexpr uint8_t sizes[kDTypes] = {8, 4, 2, 2, 1, 1, 2, 4, 8, 1};
     return sizes[index(dtype)];

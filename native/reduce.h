@@ -18,6 +18,9 @@ enum class Op : uint8_t { sum, average, min, max, product, copy };
 inline constexpr size_t kDTypes = 10;
 inline constexpr size_t kOps = 6;
 
+// The instruction set in use, chosen for this machine: "avx512", "avx2" or "baseline".
+const char* instruction_set();
+
 // Bytes per element as sent, and as accumulated (for Op::copy the same).
 size_t wire_size(DType dtype);
 size_t accumulator_size(DType dtype, Op op);

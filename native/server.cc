@@ -94,6 +94,16 @@ std::vector<Server::Missing> Server::missing(uint32_t tensor) {
   return result;
 }
 
+std::vector<Server::OpenRound> Server::open_rounds() {
+  std::vector<OpenRound> result;
+  std::mutex mutex;
+  on_each_lane([&](ServerLane& lane) {
+    const std::lock_guard lock(mutex);
+    lane.add_open_rounds(result);
+  });
+  return result;
+}
+
 void Server::close(double drain_s) {
   if (abandoned_) return;
   {

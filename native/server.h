@@ -59,6 +59,16 @@ class Server {
   };
   std::vector<Missing> missing(uint32_t tensor);
 
+  // Every round that is being summed, for a report.
+  struct OpenRound {
+    uint32_t tensor = 0;
+    uint32_t partition = 0;
+    uint32_t round = 0;
+    uint64_t bytes = 0;
+    std::vector<uint32_t> missing;  // ranks
+  };
+  std::vector<OpenRound> open_rounds();
+
   void close(double drain_s);
   void abandon();  // in a forked child
 

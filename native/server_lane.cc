@@ -201,4 +201,15 @@ void ServerLane::add_missing(uint32_t tensor, std::vector<Server::Missing>& out)
   }
 }
 
+void ServerLane::add_open_rounds(std::vector<Server::OpenRound>& out) const {
+  for (const auto& [id, partition] : partitions_) {
+    if (!partition.open) continue;
+    Server::OpenRound& entry = out.emplace_back();
+    entry = {partition.tensor, partition.index, partition.completed + 1, partition.bytes, {}};
+    for (uint32_t rank = 0; rank < workers_; ++rank) {
+      if (!partition.open->sum.is_complete(rank)) entry.missing.push_back(rank);
+    }
+  }
+}
+
 }  // namespace byteps

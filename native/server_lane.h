@@ -25,6 +25,7 @@ class ServerLane final : public Lane {
   void retire(uint32_t tensor);
   void depart(uint32_t rank);
   void add_missing(uint32_t tensor, std::vector<Server::Missing>& out) const;
+  void add_open_rounds(std::vector<Server::OpenRound>& out) const;
 
  private:
   class WorkerPeer;

@@ -74,7 +74,8 @@ Message random_message(std::mt19937& random) {
   const size_t limits[] = {1, 60, 4096, 20'000, 200'000, kMaxPayloadBytes};
   message.payload.resize(random() % limits[random() % 6] + 1);
   message.header.length = static_cast<uint32_t>(message.payload.size());
-  for (std::byte& byte : message.payload) byte = static_cast<std::byte>(random());
+  uint32_t value = random();
+  for (std::byte& byte : message.payload) byte = static_cast<std::byte>((value += 0x9E3779B9) >> 24);
   return message;
 }
 
@@ -132,7 +133,7 @@ void check_round_trip(uint32_t seed) {
   FrameReader reader;
   Sink sink(seed);
   std::vector<Message> sent;
-  for (int i = 0; i < 60; ++i) sent.push_back(random_message(random));
+  for (int i = 0; i < 40; ++i) sent.push_back(random_message(random));
   const auto owner = std::make_shared<int>();
   size_t queued = 0, total = 0;
   while (sink.received.size() < sent.size()) {
@@ -218,7 +219,7 @@ void check_owners() {
 }  // namespace
 
 int main() {
-  for (uint32_t seed = 0; seed < 40; ++seed) check_round_trip(seed);
+  for (uint32_t seed = 0; seed < 25; ++seed) check_round_trip(seed);
   for (uint32_t seed = 0; seed < 100; ++seed) check_malformed(seed);
   check_owners();
   return 0;

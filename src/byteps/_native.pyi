@@ -35,6 +35,9 @@ def reduce(
         TypeError: An object has no buffer.
     """
 
+def instruction_set() -> str:
+    """What sums here: "avx512", "avx2" or "baseline"."""
+
 class Link:
     """A connection to one peer that nobody has adopted yet."""
 
@@ -104,6 +107,8 @@ class Server:
     def depart(self, rank: int) -> None: ...
     def missing(self, tensor: int) -> list[tuple[int, float]]:
         """(rank, seconds since last heard) of those that the open rounds wait for."""
+    def open_rounds(self) -> list[tuple[int, int, int, int, list[int]]]:
+        """(tensor, partition, round, bytes, ranks that have not contributed) of all that is being summed."""
     def close(self, drain_s: float) -> None: ...
     def abandon(self) -> None: ...
     @property

@@ -24,6 +24,8 @@ from byteps.errors import BytePSError
 ORPHANED_EXIT_CODE = 75
 _PR_SET_PDEATHSIG = 1
 _LINE_LIMIT_BYTES = 4096
+_RELEASE = b"r"
+_RELEASE_TIMEOUT_S = 5.0
 
 
 def as_environment(settings: Mapping[str, object]) -> dict[str, str]:
@@ -49,9 +51,13 @@ def die_with_parent(parent: int) -> None:
     Args:
         parent: process id of the parent; if it is gone already, this process ends at once.
     """
-    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    _set_parent_death_signal(signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(ORPHANED_EXIT_CODE)
+
+
+def _set_parent_death_signal(number: int) -> None:
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, number, 0, 0, 0)
 
 
 def open_exit_fd(pid: int) -> int:
@@ -141,10 +147,11 @@ class ChildRole:
         """
         if self.address:
             return self.address
-        if not wait_readable(self._ready, timeout_s):
+        published = self._read_ready(timeout_s)
+        if published is None:
             self.terminate()
             raise BytePSError(f"the {self.role} process was not ready after {timeout_s:g} s")
-        line = os.read(self._ready, _LINE_LIMIT_BYTES).decode().strip()
+        line = published.decode().strip()
         if not line:
             code = self.terminate()
             raise BytePSError(f"the {self.role} process ended before it was ready (exit code {code})")
@@ -181,10 +188,27 @@ class ChildRole:
         assert code is not None, "a wait without limit ends with an exit code"
         return code
 
+    def release(self) -> None:
+        """Let the child outlive this process: it is needed until the other members of the job have left.
+
+        A child that does not confirm, or has ended, is left as it is.
+        """
+        if self._lifeline >= 0 and self.popen.poll() is None:
+            with suppress(BrokenPipeError):
+                os.write(self._lifeline, _RELEASE)
+                # Until it confirms, the parent-death signal is armed. Its line may still lie before that.
+                while (answer := self._read_ready(_RELEASE_TIMEOUT_S)) and not answer.endswith(_RELEASE):
+                    pass
+        self.close()
+
     def close(self) -> None:
-        """Let go of the pipes; a child that still runs takes that as its order to end. May be repeated."""
+        """Let go of the pipes; a child that was not released takes that as an order to end. Repeatable."""
         self._lifeline = _close(self._lifeline)
         self._ready = _close(self._ready)
+
+    def _read_ready(self, timeout_s: float) -> bytes | None:
+        """What the child has written since the last look; empty at the end, None if nothing came in time."""
+        return os.read(self._ready, _LINE_LIMIT_BYTES) if wait_readable(self._ready, timeout_s) else None
 
 
 def _close(fd: int) -> int:
@@ -212,6 +236,38 @@ def hold(leash: str) -> Callable[[str], None]:
         A function that publishes one line to the parent; to be called once.
     """
     lifeline, ready, parent, lasting = (int(part) for part in leash.split(":"))
+    tied = threading.Event()
+
+    def watch() -> None:
+        parent_fds = _tie(parent, lasting=bool(lasting))
+        tied.set()
+        poller = select.poll()
+        for fd in (lifeline, *parent_fds):
+            poller.register(fd, select.POLLIN)
+        poller.poll()
+        os.set_blocking(lifeline, False)
+        with suppress(BlockingIOError):
+            if os.read(lifeline, 1) == _RELEASE:
+                _set_parent_death_signal(0)
+                os.write(ready, _RELEASE)
+                return
+        os._exit(ORPHANED_EXIT_CODE)
+
+    threading.Thread(target=watch, name="byteps-lifeline", daemon=True).start()
+    tied.wait()
+
+    def publish(line: str) -> None:
+        with suppress(BrokenPipeError):
+            os.write(ready, line.encode() + b"\n")
+
+    return publish
+
+
+def _tie(parent: int, *, lasting: bool) -> Sequence[int]:
+    """Have the parent's end end this process, and return the parent's pidfd where there is one.
+
+    The parent-death signal belongs to the thread that asks for it, and that one has to take it back.
+    """
     parent_fds: Sequence[int] = ()
     with suppress(OSError):
         parent_fds = (os.pidfd_open(parent),)
@@ -219,19 +275,4 @@ def hold(leash: str) -> Callable[[str], None]:
         die_with_parent(parent)
     elif os.getppid() != parent:
         os._exit(ORPHANED_EXIT_CODE)
-
-    def watch() -> None:
-        poller = select.poll()
-        for fd in (lifeline, *parent_fds):
-            poller.register(fd, select.POLLIN)
-        poller.poll()
-        os._exit(ORPHANED_EXIT_CODE)
-
-    threading.Thread(target=watch, name="byteps-lifeline", daemon=True).start()
-
-    def publish(line: str) -> None:
-        with suppress(BrokenPipeError):
-            os.write(ready, line.encode() + b"\n")
-        os.close(ready)
-
-    return publish
+    return parent_fds

@@ -16,6 +16,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "run": ("byteps.launch.local:add_run", "train on this machine: coordinator, servers and N workers"),
     "server": ("byteps.launch.roles:add_server", "run one server of a job, in the foreground"),
     "coordinator": ("byteps.launch.roles:add_coordinator", "run a job's coordinator, in the foreground"),
+    "doctor": (
+        "byteps.doctor.command:add_doctor",
+        "check this host, the settings and every pair of processes",
+    ),
     "config": ("byteps.launch.settings:add_config", "show the value of each setting and where it came from"),
 }
 """Name of a sub-command: the function that adds its options to a parser, and one line of help."""
@@ -37,8 +41,9 @@ dedicated CPU servers, each command on the machine that it is for:
   byteps server --coordinator 10.0.0.1:PORT        (the coordinator prints its port)
   BYTEPS_COORDINATOR=10.0.0.1:PORT BYTEPS_RANK=0 BYTEPS_SIZE=2 python train.py
 
-what is set, and by what:
+what is set, and by what; and does it all work:
   byteps config
+  byteps doctor --np 2 --servers 2
 """
 
 

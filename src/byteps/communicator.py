@@ -15,6 +15,7 @@ from typing import Protocol
 
 from byteps import _native
 from byteps.control import ControlClient
+from byteps.diagnostics import size
 from byteps.dtypes import ReduceOp
 from byteps.errors import BytePSError, DeclarationError
 from byteps.wire import (
@@ -67,6 +68,10 @@ class Transfer(Protocol):
     def round(self) -> int:
         """Counts the rounds of this tensor, from 1."""
 
+    @property
+    def unresolved(self) -> int:
+        """Partitions that are not over yet."""
+
     def poll(self) -> bool:
         """Whether it is over."""
 
@@ -91,8 +96,11 @@ class Communicator(Protocol):
     def explain(self, name: str) -> str:
         """Why the tensor cannot be used any more."""
 
-    def missing(self, name: str) -> list[tuple[int, float]]:
+    def missing(self, name: str, timeout_s: float | None = None) -> list[tuple[int, float]]:
         """(rank, seconds since last heard) of those who have not contributed to the round in flight."""
+
+    def traffic(self) -> str:
+        """What was sent and received so far, and what may be in flight: for a report."""
 
     def close(self) -> None:
         """Rounds in flight fail; threads and connections end."""
@@ -103,6 +111,7 @@ class _Tensor:
     spec: TensorSpec
     id: int
     generation: int
+    servers: tuple[int, ...]
     last: _native.Transfer | None = None
 
 
@@ -113,12 +122,16 @@ class ParameterServer:
         control: this worker's connection to the coordinator.
         worker: the native data plane, connected to all servers.
         rank: of this worker, for messages.
+        credit_bytes: what the worker was given, for reports.
     """
 
-    def __init__(self, control: ControlClient, worker: _native.Worker, rank: int) -> None:
+    def __init__(
+        self, control: ControlClient, worker: _native.Worker, rank: int, credit_bytes: int = 0
+    ) -> None:
         self.worker = worker
         self._control = control
         self._rank = rank
+        self._credit_bytes = credit_bytes
         self._lock = threading.Lock()
         self._tensors: dict[str, _Tensor] = {}
         self._declared: dict[str, int] = {}  # the next generation of each name
@@ -173,13 +186,24 @@ class ParameterServer:
         """See ``Communicator.explain``."""
         return self._reasons.get(name, f"tensor {name!r} was withdrawn")
 
-    def missing(self, name: str) -> list[tuple[int, float]]:
+    def missing(self, name: str, timeout_s: float | None = None) -> list[tuple[int, float]]:
         """See ``Communicator.missing``."""
         tensor = self._tensors.get(name)
         if tensor is None:
             return []
-        answer = self._control.call(Missing, lambda request: AskMissing(request, tensor.id))
+        answer = self._control.call(Missing, lambda request: AskMissing(request, tensor.id), timeout_s)
         return list(zip(answer.ranks, answer.heard, strict=True))
+
+    def servers_of(self, name: str) -> tuple[int, ...]:
+        """The server of each partition of a declared tensor, in order."""
+        return self._tensors[name].servers
+
+    def traffic(self) -> str:
+        """See ``Communicator.traffic``."""
+        return (
+            f"{size(self.worker.bytes_sent)} in {self.worker.frames_sent} frames sent, "
+            f"{size(self.worker.bytes_received)} received; credit {size(self._credit_bytes)}"
+        )
 
     def close(self) -> None:
         """See ``Communicator.close``."""
@@ -241,7 +265,8 @@ class ParameterServer:
 
     def _install(self, spec: TensorSpec, placement: Placement) -> None:
         self.worker.declare(placement.id, [(part.server, part.lane, part.nbytes) for part in placement.parts])
-        self._tensors[spec.name] = _Tensor(spec, placement.id, placement.generation)
+        servers = tuple(part.server for part in placement.parts)
+        self._tensors[spec.name] = _Tensor(spec, placement.id, placement.generation, servers)
 
     def _tell_finished(self) -> None:
         ids, self._finished = self._finished, []
@@ -251,7 +276,7 @@ class ParameterServer:
 class _Done:
     """A round that was over as soon as it began."""
 
-    status, peer, round = OK, 0, 1
+    status, peer, round, unresolved = OK, 0, 1, 0
 
     def poll(self) -> bool:
         return True
@@ -294,9 +319,13 @@ class Alone:
         """See ``Communicator.explain``."""
         return f"tensor {name!r} was withdrawn"
 
-    def missing(self, name: str) -> list[tuple[int, float]]:
+    def missing(self, name: str, timeout_s: float | None = None) -> list[tuple[int, float]]:
         """See ``Communicator.missing``."""
         return []
+
+    def traffic(self) -> str:
+        """See ``Communicator.traffic``."""
+        return "one worker: nothing is sent"
 
     def close(self) -> None:
         """See ``Communicator.close``."""

@@ -19,11 +19,12 @@ from collections.abc import Callable
 from typing import Protocol, TypeVar
 
 from byteps.config import Config, parse_address
-from byteps.errors import JoinError, PeerLost, ProtocolError, SessionClosed
+from byteps.errors import JoinError, PeerLost, ProtocolError, SessionClosed, StallTimeout
 from byteps.network import connect
 from byteps.security import Identity, client_tls, connect_steps, handshake, load_token
 from byteps.wire import (
     BarrierDone,
+    Clock,
     Declared,
     Decoder,
     Join,
@@ -37,8 +38,10 @@ from byteps.wire import (
 
 Answer = TypeVar("Answer", bound=Message)
 
-_ANSWERS = (Declared, BarrierDone, Missing)
+_ANSWERS = (Declared, BarrierDone, Missing, Clock)
 _FIRST_PAUSE_S, _LAST_PAUSE_S, _REMIND_S = 0.05, 1.0, 30.0
+_FAREWELL_S = 5.0
+"""How long the coordinator has to close a connection that this end has done with."""
 _log = logging.getLogger("byteps.control")
 
 
@@ -78,7 +81,7 @@ class ControlClient:
         self._requests = itertools.count(1)
         self._calls: dict[int, concurrent.futures.Future[Message]] = {}
         self._welcome: concurrent.futures.Future[Message] = concurrent.futures.Future()
-        self._end: str | None = None
+        self._end: PeerLost | SessionClosed | None = None
 
     def attach(self, channel: Channel) -> None:
         """Use this channel from now on."""
@@ -103,11 +106,14 @@ class ControlClient:
         assert isinstance(answer, Welcome)
         return answer
 
-    def call(self, kind: type[Answer], make: Callable[[int], Message]) -> Answer:
+    def call(
+        self, kind: type[Answer], make: Callable[[int], Message], timeout_s: float | None = None
+    ) -> Answer:
         """Send ``make(request number)`` and wait for its answer.
 
         Raises:
             PeerLost: the connection to the coordinator ended.
+            StallTimeout: no answer came within ``timeout_s`` seconds.
         """
         future: concurrent.futures.Future[Message] = concurrent.futures.Future()
         with self._lock:
@@ -115,7 +121,9 @@ class ControlClient:
             self._calls[request] = future
         try:
             self.notify(make(request))
-            answer = future.result()
+            answer = future.result(timeout_s)
+        except concurrent.futures.TimeoutError as error:
+            raise StallTimeout(f"the coordinator did not answer within {timeout_s:g} s") from error
         finally:
             with self._lock:
                 self._calls.pop(request, None)
@@ -128,9 +136,12 @@ class ControlClient:
 
         Raises:
             PeerLost: the connection to the coordinator ended.
+            SessionClosed: because this end closed it.
         """
-        if self._end is not None or self._channel is None:
-            raise PeerLost(self._end or "not connected to the coordinator")
+        if self._end is not None:
+            raise type(self._end)(str(self._end))
+        if self._channel is None:
+            raise PeerLost("not connected to the coordinator")
         try:
             self._channel.send(message)
         except OSError as error:
@@ -159,27 +170,81 @@ class ControlClient:
         self._fail(PeerLost(f"lost the coordinator: {reason}"))
         self._on_closed(reason)
 
+    def fail(self, reason: str) -> None:
+        """The job is lost, though the connection may still be there: calls in progress and to come fail."""
+        if self._end is None:
+            self._fail(PeerLost(reason))
+
     def close(self) -> None:
         """End the connection; calls in progress fail."""
         if self._end is None:
             self._fail(SessionClosed("the session was shut down"))
+        # They lead back to the owner: without them it is freed at once, and not when garbage is collected.
+        self._on_notice = self._on_closed = self._on_welcome = _ignore
         if self._channel is not None:
             self._channel.close()
 
     def abandon(self) -> None:
         """In a forked child: drop what was inherited."""
-        self._end = "this process was forked from a member of the job"
+        self._end = PeerLost("this process was forked from a member of the job")
         if self._channel is not None:
             self._channel.abandon()
 
     def _fail(self, error: PeerLost | SessionClosed) -> None:
-        self._end = str(error)
+        self._end = error
         with self._lock:
             waiting = [*self._calls.values(), self._welcome]
             self._calls.clear()
         for future in waiting:
             if not future.done():
                 future.set_exception(error)
+
+
+def _ignore(_: object) -> None:
+    """For a client that has been closed."""
+
+
+class Owner(Protocol):
+    """What notices are for."""
+
+    def on_notice(self, message: Message) -> None:
+        """A message that answers no call has come."""
+
+    def fail(self, reason: str) -> None:
+        """The job cannot go on."""
+
+
+class Relay:
+    """Passes notices to an owner that is made only after the first of them may have come."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._early: list[Callable[[Owner], None]] = []
+        self._owner: Owner | None = None
+
+    def attach(self, owner: Owner) -> None:
+        """The owner is there now."""
+        with self._lock:
+            self._owner = owner
+            early, self._early = self._early, []
+        for action in early:
+            action(owner)
+
+    def on_notice(self, message: Message) -> None:
+        """For ``ControlClient``."""
+        self._pass(lambda owner: owner.on_notice(message))
+
+    def on_closed(self, reason: str) -> None:
+        """For ``ControlClient``."""
+        self._pass(lambda owner: owner.fail(f"lost the coordinator: {reason}"))
+
+    def _pass(self, action: Callable[[Owner], None]) -> None:
+        with self._lock:
+            owner = self._owner
+            if owner is None:
+                self._early.append(action)
+        if owner is not None:
+            action(owner)
 
 
 class SocketChannel:
@@ -204,11 +269,19 @@ class SocketChannel:
 
     def close(self) -> None:
         """See ``Channel.close``."""
-        with contextlib.suppress(OSError):
-            self._sock.shutdown(socket.SHUT_RDWR)
+        # Only this direction, until the coordinator closes the other: if it came to write to a closed
+        # connection, it would lose what was said last, and take a rank that leaves for one that died.
+        self._shutdown(socket.SHUT_WR)
         if self._reader.is_alive() and threading.current_thread() is not self._reader:
+            self._reader.join(_FAREWELL_S)
+            self._shutdown(socket.SHUT_RDWR)
             self._reader.join()
         self._sock.close()
+
+    def _shutdown(self, how: int) -> None:
+        """On the socket itself: that of ``ssl`` could not be read from afterwards."""
+        with contextlib.suppress(OSError):
+            socket.socket.shutdown(self._sock, how)
 
     def abandon(self) -> None:
         """See ``Channel.abandon``."""

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from byteps import _native
 from byteps.config import Config
 from byteps.control import ControlClient, open_beacon, open_control
+from byteps.diagnostics import DumpOnSignal, OpenRound, count, describe_open, size
 from byteps.errors import BytePSError, HandshakeError
 from byteps.network import advertised_address, bind_address, listen
 from byteps.security import Identity, accept_steps, async_handshake, check_bind, load_token
@@ -39,12 +40,25 @@ class Server:
         self._heartbeat_s = heartbeat_s
         self._on_end = on_end
         self._native: _native.Server | None = None
+        self._names: dict[int, str] = {}
 
     @property
     def native(self) -> _native.Server:
         """The native server; there is one once the job is complete."""
         assert self._native is not None, "the server has not started"
         return self._native
+
+    def report(self) -> list[str]:
+        """What is being summed and whom it waits for, line by line."""
+        native = self._native
+        if native is None:
+            return ["it is joining a job that is not complete yet"]
+        rounds = [
+            OpenRound(self._names.get(tensor, f"tensor {tensor}"), number, partition, nbytes, ranks)
+            for tensor, partition, number, nbytes, ranks in native.open_rounds()
+        ]
+        traffic = f"{size(native.bytes_sent)} sent, {size(native.bytes_received)} received"
+        return [f"{count(len(rounds), 'partition')} open", *describe_open(rounds), traffic]
 
     def close(self, drain_s: float = DRAIN_S) -> None:
         """Send what is under way, then end all connections."""
@@ -66,6 +80,9 @@ class Server:
     def _on_notice(self, message: Message) -> None:
         if isinstance(message, Install):
             self.native.retire(message.retire)
+            for tensor in message.retire:
+                self._names.pop(tensor, None)
+            self._names.update({tensor.id: tensor.name for tensor in message.tensors})
             self.native.install(
                 [(t.id, t.dtype, t.op, t.prescale, t.postscale, t.parts) for t in message.tensors]
             )
@@ -173,6 +190,7 @@ async def _serve(config: Config, ready: Callable[[], None]) -> str | None:
     with listen(host, config.port) as listener:
         listener.setblocking(False)
         acceptor = _Acceptor(config, server)
+        dump = DumpOnSignal("server", server.report)
         serving = loop.create_task(acceptor.serve(listener))
         try:
             await asyncio.to_thread(open_control, config, server.control, "server")
@@ -185,6 +203,7 @@ async def _serve(config: Config, ready: Callable[[], None]) -> str | None:
             ready()
             return await ended
         finally:
+            dump.close()
             serving.cancel()
             await asyncio.to_thread(server.close)
 

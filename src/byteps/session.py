@@ -6,6 +6,7 @@ Two sessions may live in one process. Adapters hold their session explicitly.
 from __future__ import annotations
 
 import logging
+import math
 import os
 import threading
 import time
@@ -27,7 +28,8 @@ from byteps.communicator import (
     check_sizes,
 )
 from byteps.config import Config
-from byteps.control import ControlClient, open_beacon, open_control
+from byteps.control import ControlClient, Relay, open_beacon, open_control
+from byteps.diagnostics import DumpOnSignal, Round, count, describe_rounds, stall
 from byteps.errors import (
     BytePSError,
     DeclarationError,
@@ -39,13 +41,22 @@ from byteps.errors import (
     StallTimeout,
 )
 from byteps.wire import Barrier, BarrierDone, Departed, Leave, Lost, Message, Retract, TensorSpec, Welcome
-from byteps.worker import SocketLinker, join_message, refuse_encryption, settings_of, start_data_plane
+from byteps.worker import (
+    Linker,
+    SocketLinker,
+    credit_of,
+    join_message,
+    refuse_encryption,
+    settings_of,
+    start_data_plane,
+)
 
 __all__ = ["Buffer", "Handle", "Session", "connect"]
 
 _VERDICT_S = 2.0
 """How long a broken link waits for the coordinator to say who was lost."""
-_LEAVE_S = 5.0
+_REPORT_S = 2.0
+"""How long a report waits for the coordinator to say who is late."""
 
 _log = logging.getLogger("byteps.session")
 
@@ -68,6 +79,7 @@ class Handle:
         self.name = spec.name
         self.spec = spec
         self._session = session
+        self._since_s = time.monotonic()
         self._transfer = transfer
         self._memory: tuple[Buffer | None, Buffer | None] | None = memory
 
@@ -75,16 +87,29 @@ class Handle:
         """Whether the result is in place, or the round has failed."""
         return self._transfer.poll()
 
+    def describe(self, late: list[tuple[int, float]] | None) -> Round:
+        """The round for a report; ``late``: who has not contributed, if that is known."""
+        age_s = time.monotonic() - self._since_s
+        flight = self._transfer
+        return Round(self.name, flight.round, self.spec.nbytes, age_s, flight.unresolved, late)
+
     def wait(self) -> None:
         """Block until the result is in place.
 
         Raises:
             PeerLost, PeerLeft, DeclarationError, SessionClosed, StallTimeout: why there will be none.
         """
-        start = time.monotonic()
         config = self._session.config
-        while not self._transfer.wait(config.stall_warning_s):
-            self._session.report_stall(self, self._transfer.round, time.monotonic() - start)
+        start_s = now_s = time.monotonic()
+        warn_s = start_s + (config.stall_warning_s or math.inf)
+        give_up_s = start_s + (config.stall_timeout_s or math.inf)
+        while not self._transfer.wait(min(warn_s, give_up_s) - now_s):
+            now_s = time.monotonic()
+            text = self._session.describe_stall(self, self._transfer.round, now_s - start_s)
+            if now_s >= give_up_s:
+                raise StallTimeout(f"{text}; stall_timeout_s is {config.stall_timeout_s:g}")
+            _log.warning(text)
+            warn_s = now_s + config.stall_warning_s
         self._session.settle(self, self._transfer)
         self._memory = None
 
@@ -95,6 +120,7 @@ class Session:
     Attributes:
         rank, size: this worker's number and the number of workers.
         local_rank, local_size: the same on this node.
+        servers: the number of servers.
         config: the settings in force.
     """
 
@@ -106,6 +132,7 @@ class Session:
         self.size = welcome.size
         self.local_rank = welcome.local_rank
         self.local_size = welcome.local_size
+        self.servers = len(welcome.servers)
         self.communicator = communicator
         self._control = control
         self._lock = threading.Lock()
@@ -175,8 +202,8 @@ class Session:
         departed = self._control.call(BarrierDone, Barrier).departed
         if departed >= 0:
             raise PeerLeft(
-                f"rank {self.rank} came to a barrier, but rank {departed} has shut down and will not; all ranks "
-                f"must come to the same barriers before they shut down"
+                f"rank {self.rank} came to a barrier, but rank {departed} has shut down and will not; all "
+                f"ranks must come to the same barriers before they shut down"
             )
 
     def pushpull_speed(self) -> tuple[int, float]:
@@ -200,6 +227,7 @@ class Session:
         self.communicator.close()
         if self._control is not None:
             self._control.close()
+        self._in_flight.clear()
         for action in self.on_shutdown:
             action()
 
@@ -215,15 +243,24 @@ class Session:
         if current and handle.spec.ephemeral and not self._closed:
             self.communicator.finished(handle.spec)
 
-    def report_stall(self, handle: Handle, round_number: int, waited_s: float) -> None:
-        """Say what a round has waited for; give up if ``stall_timeout_s`` is over. Called by the handle."""
-        late = self.communicator.missing(handle.name)
-        who = ", ".join(f"rank {rank} (last heard {heard_s:.1f} s ago)" for rank, heard_s in late)
-        text = f"{handle.name} (round {round_number}): waiting for {who or 'the servers'}"
-        text += f", {waited_s:.0f} s so far"
-        _log.warning(text)
-        if 0 < self.config.stall_timeout_s <= waited_s:
-            raise StallTimeout(f"{text}; stall_timeout_s is {self.config.stall_timeout_s:g}")
+    def describe_stall(self, handle: Handle, round_number: int, waited_s: float) -> str:
+        """What a round has waited for. Called by the handle."""
+        return stall(handle.name, round_number, self.communicator.missing(handle.name), waited_s)
+
+    def report(self) -> list[str]:
+        """What is in flight, line by line. Takes no lock: whoever holds one may be what is stuck."""
+        pending = [handle for handle in list(self._in_flight.values()) if not handle.poll()]
+        deadline_s = time.monotonic() + _REPORT_S
+        rounds = [handle.describe(self._late(handle.name, deadline_s)) for handle in pending]
+        head = f"rank {self.rank} of {self.size}: {count(len(rounds), 'tensor')} in flight"
+        return [head, *describe_rounds(rounds), self.communicator.traffic()]
+
+    def _late(self, name: str, deadline_s: float) -> list[tuple[int, float]] | None:
+        left_s = deadline_s - time.monotonic()
+        try:
+            return self.communicator.missing(name, left_s) if left_s > 0 else None
+        except BytePSError:
+            return None
 
     def on_notice(self, message: Message) -> None:
         """What the coordinator says unasked. On the control thread."""
@@ -241,9 +278,12 @@ class Session:
         self._failed.set()
         if isinstance(self.communicator, ParameterServer):
             self.communicator.worker.fail(LINK_LOST, 0)
+        if self._control is not None:
+            self._control.fail(reason)
 
     def abandon(self) -> None:
         """In a forked child: drop what was inherited without disturbing the parent."""
+        self._lock = threading.Lock()  # a thread that does not exist in this process may hold the other
         self._closed = True
         self._failure = "this process was forked from a worker; only the worker itself can communicate"
         if isinstance(self.communicator, ParameterServer):
@@ -273,34 +313,55 @@ class Session:
         return SessionClosed(f"{where}: the session was shut down")
 
 
-def connect(config: Config) -> Session:
+def connect(config: Config, linker: Callable[[Config, Welcome], Linker] = SocketLinker) -> Session:
     """Join the job that the settings describe. Without a coordinator and other workers, a job of one.
+
+    Args:
+        config: the settings.
+        linker: makes what opens the links to the servers.
 
     Raises:
         JoinError, HandshakeError, ConfigError: why this process cannot be a member.
     """
     refuse_encryption(config)
-    if not config.coordinator:
-        if config.size > 1:
-            raise JoinError(
-                f"this is one of {config.size} workers, but no coordinator is known; start the job with "
-                f"`byteps run` or torchrun, or set BYTEPS_COORDINATOR to its host:port"
-            )
-        return _remember(Session(config, _welcome_alone(config), Alone(), None))
-    return _remember(_join(config))
+    if config.size > 1 and not config.coordinator:
+        raise JoinError(
+            f"this is one of {config.size} workers, but no coordinator is known; start the job with "
+            f"`byteps run` or torchrun, or set BYTEPS_COORDINATOR to its host:port"
+        )
+    found: list[weakref.ref[Session]] = []
+    dump = DumpOnSignal("worker", lambda: _report(found))
+    try:
+        session = _join(config, linker) if config.coordinator else _alone(config)
+    except BaseException:
+        dump.close()
+        raise
+    found.append(weakref.ref(session))
+    session.on_shutdown.append(dump.close)
+    _drop_in_forks(found[0], dump)
+    return session
 
 
-def _join(config: Config) -> Session:
-    relay = _Relay()
+def _report(found: Sequence[weakref.ref[Session]]) -> list[str]:
+    session = found[0]() if found else None
+    return ["it is joining a job that is not complete yet"] if session is None else session.report()
+
+
+def _alone(config: Config) -> Session:
+    return Session(config, _welcome_alone(config), Alone(), None)
+
+
+def _join(config: Config, linker: Callable[[Config, Welcome], Linker]) -> Session:
+    relay = Relay()
     control = ControlClient(relay.on_notice, relay.on_closed)
     open_control(config, control, "worker")
     try:
         welcome = control.join(join_message(config), config.join_timeout_s)
         communicator: Communicator = Alone()
         if welcome.size > 1 or config.force_distributed:
-            worker = start_data_plane(config, welcome, SocketLinker(config, welcome))
+            worker = start_data_plane(config, welcome, linker(config, welcome))
             worker.add_beacon(_native.socket_link(open_beacon(config, "worker", welcome)))
-            communicator = ParameterServer(control, worker, welcome.rank)
+            communicator = ParameterServer(control, worker, welcome.rank, credit_of(config))
     except BaseException:
         control.close()
         raise
@@ -309,50 +370,19 @@ def _join(config: Config) -> Session:
     return session
 
 
-class _Relay:
-    """Passes notices to the session, which is made only after the first of them may have come."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._early: list[Callable[[Session], None]] = []
-        self._session: Session | None = None
-
-    def attach(self, session: Session) -> None:
-        with self._lock:
-            self._session = session
-            early, self._early = self._early, []
-        for action in early:
-            action(session)
-
-    def on_notice(self, message: Message) -> None:
-        self._pass(lambda session: session.on_notice(message))
-
-    def on_closed(self, reason: str) -> None:
-        self._pass(lambda session: session.fail(f"lost the coordinator: {reason}"))
-
-    def _pass(self, action: Callable[[Session], None]) -> None:
-        with self._lock:
-            session = self._session
-            if session is None:
-                self._early.append(action)
-        if session is not None:
-            action(session)
-
-
 def _welcome_alone(config: Config) -> Welcome:
     return Welcome(
         rank=0, size=1, local_rank=0, local_size=1, epoch=0, servers=[], settings=settings_of(config)
     )
 
 
-def _remember(session: Session) -> Session:
+def _drop_in_forks(reference: weakref.ref[Session], dump: DumpOnSignal) -> None:
     """Have a forked child drop its copy of the session."""
-    reference = weakref.ref(session)
 
     def forked() -> None:
+        dump.abandon()
         inherited = reference()
         if inherited is not None:
             inherited.abandon()
 
     os.register_at_fork(after_in_child=forked)
-    return session

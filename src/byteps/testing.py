@@ -23,7 +23,7 @@ from byteps.coordinator.core import Coordinator
 from byteps.server import Server
 from byteps.session import Session
 from byteps.wire import Join, Message
-from byteps.worker import join_message, start_data_plane
+from byteps.worker import credit_of, join_message, start_data_plane
 
 Result = TypeVar("Result")
 
@@ -116,7 +116,7 @@ class _Cluster:
             return here
 
         worker = start_data_plane(config, welcome, link)
-        communicator: Communicator = ParameterServer(control, worker, welcome.rank)
+        communicator: Communicator = ParameterServer(control, worker, welcome.rank, credit_of(config))
         session.append(Session(config, welcome, communicator, control))
         for message in early:
             session[0].on_notice(message)
@@ -149,8 +149,8 @@ def cluster(size: int, servers: int = 1, **settings: object) -> Iterator[list[Se
     finally:
         for session in sessions:
             session.shutdown()
-        for server in job.servers:
-            server.close(drain_s=0)
+        while job.servers:
+            job.servers.pop().close(drain_s=0)
 
 
 def run_ranks(sessions: Sequence[Session], function: Callable[[Session], Result]) -> list[Result]:

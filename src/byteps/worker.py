@@ -49,13 +49,18 @@ def join_message(config: Config) -> Join:
     )
 
 
+def credit_of(config: Config) -> int:
+    """Bytes that this worker may have in flight."""
+    return config.credit_bytes or AUTOMATIC_CREDIT_BYTES
+
+
 def start_data_plane(config: Config, welcome: Welcome, link: Linker) -> _native.Worker:
     """The native worker, connected to every server by ``link``."""
     worker = _native.Worker(
         welcome.rank,
         welcome.settings.lanes,
         policy=_POLICIES[config.scheduling],
-        credit_bytes=config.credit_bytes or AUTOMATIC_CREDIT_BYTES,
+        credit_bytes=credit_of(config),
         heartbeat_s=config.heartbeat_s,
         epoch=welcome.epoch,
     )

@@ -15,7 +15,9 @@ from byteps.testing import cluster, run_ranks
 class Ranks(Protocol):
     """Runs a function on each rank of a job."""
 
-    def __call__(self, size: int, function: Callable[[Session], Any], servers: int = ...) -> list[Any]: ...
+    def __call__(
+        self, size: int, function: Callable[[Session], Any], servers: int = ..., **settings: object
+    ) -> list[Any]: ...
 
 
 @pytest.fixture
@@ -25,8 +27,8 @@ def ranks() -> Ranks:
     A rank that raises ends the test with its error, once the others have waited for it in vain.
     """
 
-    def run(size: int, function: Callable[[Session], Any], servers: int = 2) -> list[Any]:
-        with cluster(size, servers, stall_warning_s=2.0, stall_timeout_s=4.0) as sessions:
+    def run(size: int, function: Callable[[Session], Any], servers: int = 2, **settings: object) -> list[Any]:
+        with cluster(size, servers, stall_warning_s=2.0, stall_timeout_s=10.0, **settings) as sessions:
             return run_ranks(sessions, function)
 
     return run

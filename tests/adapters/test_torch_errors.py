@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -131,11 +132,10 @@ def test_more_wrong_arguments(ranks: Ranks) -> None:
             bps.push_pull_async(torch.ones(1), nmae="typo", session=session)  # type: ignore[call-arg]
         with pytest.raises(ValueError, match="expanded"):
             bps.push_pull_inplace(torch.ones(1).expand(3), session=session)
-        for handle in (7, None, "handle"):
+        wait: Any
+        for handle, wait in itertools.product((7, None, "handle"), (bps.synchronize, bps.poll)):
             with pytest.raises(ValueError, match="is not a handle"):
-                bps.synchronize(handle)  # type: ignore[arg-type]
-            with pytest.raises(ValueError, match="is not a handle"):
-                bps.poll(handle)  # type: ignore[arg-type]
+                wait(handle)
 
     ranks(1, work)
 

@@ -19,9 +19,8 @@ from byteps.session import Session
 
 from .conftest import Ranks
 
-SCALARS = (
-    st.none() | st.booleans() | st.integers() | st.text() | st.binary() | st.complex_numbers() | st.floats()
-)
+NUMBERS = st.integers() | st.floats(allow_nan=False) | st.complex_numbers(allow_nan=False)
+SCALARS = st.none() | st.booleans() | st.text() | st.binary() | NUMBERS
 KEYS = st.text() | st.integers() | st.tuples(st.integers(), st.text()) | st.none()
 OBJECTS = st.recursive(
     SCALARS,
@@ -43,7 +42,7 @@ CODEC = ObjectCodec()
 def test_plain_objects_come_back_with_their_types(value: object) -> None:
     found = CODEC.decode(CODEC.encode(value, allow_pickle=False), allow_pickle=False)
     assert type(found) is type(value)
-    assert repr(found) == repr(value) or found == value
+    assert found == value
 
 
 @pytest.mark.parametrize("dtype", ["?", "i1", "<u8", ">f4", "f2", "c16", "M8[s]", "U3", "S2"])

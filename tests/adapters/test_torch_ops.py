@@ -10,6 +10,7 @@ from torch import Tensor
 
 import byteps.torch as bps
 from byteps.adapters.reductions import Average, Max, Min, Product, Sum
+from byteps.dtypes import ReduceOp
 from byteps.session import Session
 from byteps.torch.tensors import ELEMENT_TYPES
 
@@ -26,7 +27,7 @@ def values(rank: int, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
     return torch.randint(low, 4, shape, generator=generator).to(dtype)
 
 
-def expected(parts: list[Tensor], op: int) -> Tensor:
+def expected(parts: list[Tensor], op: ReduceOp) -> Tensor:
     dtype = parts[0].dtype
     stacked = torch.stack(parts).to(torch.float64)
     if op == Sum:
@@ -39,7 +40,7 @@ def expected(parts: list[Tensor], op: int) -> Tensor:
 
 
 @pytest.mark.parametrize(("dtype", "op"), WITHOUT_AVERAGE, ids=str)
-def test_every_dtype_and_op_in_place_and_out_of_place(ranks: Ranks, dtype: torch.dtype, op: Any) -> None:
+def test_every_dtype_and_op_in_place_and_out_of_place(ranks: Ranks, dtype: torch.dtype, op: ReduceOp) -> None:
     shapes = [(), (1,), (3, 5), (0,), (4, 0, 2), (40_001,)]
 
     def work(session: Session) -> list[tuple[Tensor, Tensor, Tensor]]:
@@ -198,29 +199,29 @@ def test_handles_poll_and_give_one_result(ranks: Ranks) -> None:
         handle = bps.push_pull_async(torch.ones(3), name="t", session=session)
         session.barrier()
         assert bps.synchronize(handle).tolist() == [1.0, 1.0, 1.0]
-        with pytest.raises(ValueError, match=r"push_pull\.t.*already"):
-            bps.synchronize(handle)
-        with pytest.raises(ValueError, match=r"push_pull\.t.*already"):
-            bps.poll(handle)
+        again: Any
+        for again in (bps.synchronize, bps.poll):
+            with pytest.raises(ValueError, match=r"push_pull\.t.*already"):
+                again(handle)
 
     ranks(2, work)
 
 
 def test_poll_is_false_until_every_rank_has_contributed(ranks: Ranks) -> None:
     def work(session: Session) -> None:
-        if session.rank == 0:
-            handle = bps.push_pull_async(torch.ones(3), name="t", session=session)
-            assert not bps.poll(handle)
-        session.barrier()
         if session.rank == 1:
-            handle = bps.push_pull_async(torch.ones(3), name="t", session=session)
+            session.barrier()
+        handle = bps.push_pull_async(torch.ones(3), name="t", session=session)
+        if session.rank == 0:
+            assert not bps.poll(handle)
+            session.barrier()
         bps.synchronize(handle)
 
     ranks(2, work)
 
 
 @pytest.mark.parametrize("op", [Sum, Average])
-def test_the_gradient_of_a_push_pull_is_the_push_pull_of_the_gradient(ranks: Ranks, op: Any) -> None:
+def test_the_gradient_of_a_push_pull_is_the_push_pull_of_the_gradient(ranks: Ranks, op: ReduceOp) -> None:
     def work(session: Session) -> tuple[Tensor, Tensor]:
         tensor = torch.tensor([1.0, 2.0, 3.0], requires_grad=True)
         gradients = []

@@ -1,10 +1,7 @@
-"""DistributedOptimizer trains as one process would, with any optimizer, and keeps the optimizer what it was."""
+"""DistributedOptimizer trains as one process would, with any optimizer and any number of passes."""
 
 from __future__ import annotations
 
-import copy
-import io
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -13,14 +10,17 @@ from torch import Tensor, nn
 
 import byteps.torch as bps
 from byteps.session import Session
-from byteps.torch.optimizer import SynchronizedOptimizer
 
 from .conftest import Ranks
 from .training import (
     MakeOptimizer,
+    added,
     assert_equal,
+    assert_same,
+    assert_trains_as_one,
     distributed,
     gradients,
+    in_flight,
     loss_of,
     mean_gradients,
     model,
@@ -29,6 +29,7 @@ from .training import (
     sgd,
     shared_model,
     train,
+    trained,
 )
 
 OPTIMIZERS: dict[str, MakeOptimizer] = {
@@ -43,13 +44,10 @@ OPTIMIZERS: dict[str, MakeOptimizer] = {
 @pytest.mark.parametrize("kind", OPTIMIZERS)
 @pytest.mark.parametrize("size", [2, 3])
 def test_training_equals_one_process_that_averages(ranks: Ranks, kind: str, size: int) -> None:
-    def work(session: Session) -> list[Tensor]:
-        network = model()
-        train(network, distributed(network, session, OPTIMIZERS[kind]), session.rank, range(8))
-        return parameters(network)
+    def loop(session: Session, network: nn.Module, optimizer: Any) -> None:
+        train(network, optimizer, session.rank, range(8))
 
-    for found in ranks(size, work):
-        assert_equal(found, reference(size, 8, OPTIMIZERS[kind]))
+    assert_trains_as_one(ranks, loop, 8, size, make=OPTIMIZERS[kind])
 
 
 @pytest.mark.parametrize("compression", [bps.Compression.fp16, bps.Compression.bf16])
@@ -61,7 +59,7 @@ def test_compressed_gradients_are_close_and_the_same_on_all_ranks(ranks: Ranks, 
         return parameters(network)
 
     first, second = ranks(2, work)
-    assert all(map(torch.equal, first, second))
+    assert_same(first, second)
     torch.testing.assert_close(first, reference(2, 4, dtype=torch.float32), rtol=0.02, atol=0.02)
 
 
@@ -88,7 +86,7 @@ def test_one_worker_trains_as_without_byteps(ranks: Ranks) -> None:
         optimizer = distributed(network, session, compression=bps.Compression.fp16)
         train(network, optimizer, 0, range(5))
         assert all(map(torch.equal, parameters(network), reference(1, 5)))
-        assert not any(parameter._post_accumulate_grad_hooks for parameter in network.parameters())  # type: ignore[attr-defined]
+        assert not any(parameter._post_accumulate_grad_hooks for parameter in network.parameters())
         optimizer.synchronize()
         with optimizer.skip_synchronize():
             optimizer.step()
@@ -111,209 +109,52 @@ def test_parameter_groups_with_and_without_names(ranks: Ranks, named: bool) -> N
 
 
 def test_names_may_come_in_another_order_on_each_rank(ranks: Ranks) -> None:
-    def work(session: Session) -> list[Tensor]:
-        network = model()
+    def loop(session: Session, network: nn.Module, optimizer: Any) -> None:
         names = sorted(network.named_parameters(), reverse=session.rank == 1)
-        optimizer = bps.DistributedOptimizer(sgd(network.parameters()), names, session=session)
-        train(network, optimizer, session.rank, range(4))
-        return parameters(network)
+        again = bps.DistributedOptimizer(sgd(network.parameters()), names, session=session)
+        train(network, again, session.rank, range(4))
 
-    for found in ranks(2, work):
-        assert_equal(found, reference(2, 4))
-
-
-def test_the_wrapper_is_the_optimizer_it_wraps(ranks: Ranks) -> None:
-    class Custom(torch.optim.SGD):
-        """Cannot be rebuilt from its parameter groups."""
-
-        def __init__(self, base: torch.optim.Optimizer, mark: str) -> None:
-            super().__init__(base.param_groups, lr=0.5)
-            self.mark = mark
-
-    def work(session: Session) -> None:
-        network = model()
-        plain = Custom(sgd(network.parameters()), "kept")
-        wrapped: Any = bps.DistributedOptimizer(plain, network.named_parameters(), session=session)
-        assert isinstance(wrapped, Custom)
-        assert type(wrapped).__name__ == "Custom"
-        assert wrapped.mark == "kept"
-        assert wrapped.state is plain.state
-        assert wrapped.param_groups is plain.param_groups
-        assert wrapped.defaults is plain.defaults
-        assert repr(wrapped) == repr(plain)
-        train(network, wrapped, session.rank, range(2))
-        assert wrapped.state_dict().keys() == {"state", "param_groups"}
-        other = Custom(sgd(model().parameters()), "other")
-        other.load_state_dict(wrapped.state_dict())
-        wrapped.load_state_dict(other.state_dict())
-        assert plain.param_groups is wrapped.param_groups
-        train(network, wrapped, session.rank, range(2, 4))
-
-    ranks(2, work)
-
-
-def test_copies_and_pickles_are_plain_optimizers(ranks: Ranks) -> None:
-    def work(session: Session) -> None:
-        network = model()
-        wrapped = distributed(network, session)
-        train(network, wrapped, session.rank, range(2))
-        saved = io.BytesIO()
-        torch.save(wrapped, saved)
-        saved.seek(0)
-        for plain in (copy.deepcopy(wrapped), torch.load(saved, weights_only=False)):
-            assert type(plain) is torch.optim.SGD
-            assert plain.state_dict()["param_groups"] == wrapped.state_dict()["param_groups"]
-
-    ranks(2, work)
-
-
-SCHEDULES: dict[str, Callable[[Any], Any]] = {
-    "StepLR": lambda optimizer: torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5),
-    "OneCycleLR": lambda optimizer: torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.3, total_steps=20),
-    "Sequential": lambda optimizer: torch.optim.lr_scheduler.SequentialLR(
-        optimizer,
-        [
-            torch.optim.lr_scheduler.ConstantLR(optimizer, 0.5, 2),
-            torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9),
-        ],
-        [2],
-    ),
-}
-
-
-@pytest.mark.parametrize("kind", SCHEDULES)
-@pytest.mark.parametrize("made_for", ["plain, before", "plain, after", "wrapper"])
-def test_learning_rate_schedules_step_without_warnings(ranks: Ranks, kind: str, made_for: str) -> None:
-    steps = 5
-
-    def run(network: nn.Module, schedule: Any, step: Callable[[int], None]) -> list[Tensor]:
-        for number in range(steps):
-            step(number)
-            schedule.step()  # its warnings are errors in this suite
-        return parameters(network)
-
-    def work(session: Session) -> list[Tensor]:
-        network = model()
-        plain = sgd(network.parameters())
-        before = SCHEDULES[kind](plain) if made_for == "plain, before" else None
-        wrapped = distributed(network, session, lambda p: plain)
-        schedule = before or SCHEDULES[kind](plain if made_for == "plain, after" else wrapped)
-        return run(network, schedule, lambda number: train(network, wrapped, session.rank, [number]))
-
-    def alone() -> list[Tensor]:
-        network = model()
-        optimizer = sgd(network.parameters())
-        schedule = SCHEDULES[kind](optimizer)
-
-        def step(number: int) -> None:
-            for parameter, gradient in zip(network.parameters(), mean_of_both(network, number), strict=True):
-                parameter.grad = gradient
-            optimizer.step()
-
-        return run(network, schedule, step)
-
-    for found in ranks(2, work):
-        assert_equal(found, alone())
-
-
-def mean_of_both(network: nn.Module, step: int) -> list[Tensor]:
-    return mean_gradients(2, step, lambda: copy.deepcopy(network))
-
-
-def test_step_hooks_and_a_replaced_step_are_called_once(ranks: Ranks) -> None:
-    def work(session: Session) -> list[str]:
-        calls: list[str] = []
-        network = model()
-        plain: Any = sgd(network.parameters())
-        plain.register_step_pre_hook(lambda *arguments: calls.append("before"))
-        wrapped: Any = distributed(network, session, lambda p: plain)
-        wrapped.register_step_post_hook(lambda *arguments: calls.append("after"))
-        inner = wrapped.step
-
-        def replaced(*args: Any) -> None:
-            calls.append("replaced")
-            inner(*args)
-
-        wrapped.step = replaced
-        train(network, wrapped, session.rank, [0])
-        del wrapped.step
-        train(network, wrapped, session.rank, [1])
-        return calls
-
-    assert ranks(2, work) == [["replaced", "before", "after", "before", "after"]] * 2
-
-
-def test_a_closure_is_evaluated_and_its_gradients_reduced_before_the_update(ranks: Ranks) -> None:
-    def work(session: Session) -> list[Tensor]:
-        network = model()
-        optimizer = distributed(network, session)
-        for step in range(4):
-
-            def closure(step: int = step) -> Tensor:
-                optimizer.zero_grad()
-                loss = loss_of(network, session.rank, step)
-                loss.backward()
-                return loss
-
-            loss = optimizer.step(closure)
-            assert isinstance(loss, Tensor)
-        return parameters(network)
-
-    for found in ranks(2, work):
-        assert_equal(found, reference(2, 4))
+    assert_trains_as_one(ranks, loop, 4)
 
 
 @pytest.mark.parametrize("set_to_none", [True, False])
 def test_zero_grad_passes_its_argument_on(ranks: Ranks, set_to_none: bool) -> None:
-    def work(session: Session) -> list[Tensor]:
-        network = model()
-        optimizer = distributed(network, session)
+    def loop(session: Session, network: nn.Module, optimizer: Any) -> None:
         for step in range(4):
             optimizer.zero_grad(set_to_none=set_to_none)
             assert all((p.grad is None) == (set_to_none or step == 0) for p in network.parameters())
             loss_of(network, session.rank, step).backward()
             optimizer.step()
-        return parameters(network)
 
-    for found in ranks(2, work):
-        assert_equal(found, reference(2, 4))
+    assert_trains_as_one(ranks, loop, 4)
 
 
-@pytest.mark.parametrize("zero", ["module", "module, in place"])
-def test_gradients_zeroed_through_the_module(ranks: Ranks, zero: str) -> None:
-    def work(session: Session) -> list[Tensor]:
-        network = model()
-        optimizer = distributed(network, session)
+@pytest.mark.parametrize("in_place", [True, False])
+def test_gradients_are_sent_from_the_second_step_on_if_zeroed_through_the_module(
+    ranks: Ranks, in_place: bool
+) -> None:
+    def loop(session: Session, network: nn.Module, optimizer: Any) -> None:
         for step in range(4):
-            network.zero_grad(set_to_none=zero == "module")
+            network.zero_grad(set_to_none=not in_place)
             loss_of(network, session.rank, step).backward()
             assert in_flight(optimizer) == (4 if step else 0)
             optimizer.step()
-        return parameters(network)
 
-    for found in ranks(2, work):
-        assert_equal(found, reference(2, 4))
-
-
-def in_flight(optimizer: SynchronizedOptimizer) -> int:
-    """How many gradients have been sent and not yet received."""
-    assert optimizer._reducer is not None
-    return sum(slot.flight is not None for slot in optimizer._reducer._slots)
+    assert_trains_as_one(ranks, loop, 4)
 
 
 def test_gradients_are_sent_during_the_backward_pass_from_the_second_step_on(ranks: Ranks) -> None:
-    def work(session: Session) -> list[int]:
-        network = model()
-        optimizer = distributed(network, session)
-        sent = []
+    sent = []
+
+    def loop(session: Session, network: nn.Module, optimizer: Any) -> None:
         for step in range(3):
             optimizer.zero_grad()
             loss_of(network, session.rank, step).backward()
-            sent.append(in_flight(optimizer))
+            sent.append((step, in_flight(optimizer)))
             optimizer.step()
-        return sent
 
-    assert ranks(2, work) == [[0, 4, 4]] * 2
+    trained(ranks, loop)
+    assert sorted(sent) == [(0, 0), (0, 0), (1, 4), (1, 4), (2, 4), (2, 4)]
 
 
 def test_priorities_follow_the_forward_pass(ranks: Ranks) -> None:
@@ -392,7 +233,7 @@ def test_the_number_of_passes_may_change_and_the_last_round_may_be_short(ranks: 
 
     sums = {1: mean_gradients(2, 0)}
     for passes in (2, 3):
-        sums[passes] = [a + b for a, b in zip(sums[passes - 1], mean_gradients(2, passes - 1), strict=True)]
+        sums[passes] = added(sums[passes - 1], mean_gradients(2, passes - 1))
     for found in ranks(2, work):
         for passes, result in zip((2, 2, 1, 2, 3, 3, 1, 3), found, strict=True):
             assert_equal(result, sums[passes])
@@ -433,7 +274,8 @@ def test_sparse_gradients_made_dense(ranks: Ranks) -> None:
 def test_channels_last_weights(ranks: Ranks) -> None:
     def work(session: Session) -> list[Tensor]:
         torch.manual_seed(0)
-        network = nn.Conv2d(3, 4, 3).double().to(memory_format=torch.channels_last)
+        network: nn.Conv2d = nn.Conv2d(3, 4, 3).double()
+        network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         with torch.no_grad():
             for parameter in network.parameters():
                 parameter.fill_(0.5)
@@ -446,5 +288,5 @@ def test_channels_last_weights(ranks: Ranks) -> None:
         return parameters(network)
 
     first, second = ranks(2, work)
-    assert all(map(torch.equal, first, second))
+    assert_same(first, second)
     assert not first[0].eq(0.5).any()

@@ -11,7 +11,8 @@ from torch.utils.checkpoint import checkpoint
 
 import byteps.torch as bps
 from byteps.session import Session
-from byteps.torch.optimizer import SynchronizedOptimizer
+
+from .conftest import Ranks
 
 MakeOptimizer = Callable[[Iterable[Tensor]], torch.optim.Optimizer]
 
@@ -72,7 +73,7 @@ def distributed(network: nn.Module, session: Session, make: MakeOptimizer = sgd,
     return bps.DistributedOptimizer(make(network.parameters()), names, session=session, **options)
 
 
-def train(network: nn.Module, optimizer: SynchronizedOptimizer, rank: int, steps: Iterable[int]) -> None:
+def train(network: nn.Module, optimizer: torch.optim.Optimizer, rank: int, steps: Iterable[int]) -> None:
     """The usual loop."""
     for step in steps:
         optimizer.zero_grad()
@@ -116,9 +117,54 @@ def mean_gradients(size: int, step: int, networks: Callable[[], nn.Module] = mod
         network = networks()
         loss_of(network, rank, step).backward()
         by_rank.append(gradients(network))
-    return [sum(parts, torch.zeros_like(parts[0])) / size for parts in zip(*by_rank, strict=True)]
+    return [total / size for total in added(*by_rank)]
 
 
 def assert_equal(found: list[Tensor], wanted: list[Tensor]) -> None:
     """Equal up to the rounding of float64 sums in another order."""
     torch.testing.assert_close(found, wanted, rtol=1e-12, atol=1e-14)
+
+
+Loop = Callable[[Session, nn.Module, Any], None]
+
+
+def trained(ranks: Ranks, loop: Loop, size: int = 2, **options: Any) -> list[list[Tensor]]:
+    """Run ``loop(session, network, optimizer)`` on each rank.
+
+    Returns:
+        The parameters afterwards, by rank.
+    """
+
+    def work(session: Session) -> list[Tensor]:
+        network = model()
+        loop(session, network, distributed(network, session, **options))
+        return parameters(network)
+
+    return ranks(size, work)
+
+
+def assert_trains_as_one(ranks: Ranks, loop: Loop, steps: int, size: int = 2, **options: Any) -> None:
+    """The loop ends where one process ends that averages the gradients of all ranks."""
+    wanted = reference(size, steps, options.get("make", sgd))
+    for found in trained(ranks, loop, size, **options):
+        assert_equal(found, wanted)
+
+
+def assert_same(found: list[Tensor], wanted: list[Tensor]) -> None:
+    """Bitwise equal."""
+    torch.testing.assert_close(found, wanted, rtol=0, atol=0)
+
+
+def mean(losses: Iterable[Tensor]) -> Tensor:
+    """The loss of the joined batches of several ranks."""
+    return torch.stack(list(losses)).mean()
+
+
+def added(*gradients: list[Tensor]) -> list[Tensor]:
+    """Sums of gradients, parameter by parameter."""
+    return [torch.stack(parts).sum(0) for parts in zip(*gradients, strict=True)]
+
+
+def in_flight(optimizer: Any) -> int:
+    """How many gradients have been sent and not yet received."""
+    return sum(slot.flight is not None for slot in optimizer._reducer._slots)

@@ -15,6 +15,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("wire", "network"),
     ("security",),
     ("placement",),
+    ("diagnostics",),
     ("children",),
     ("coordinator",),
     ("control",),
@@ -25,6 +26,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("adapters",),
     ("torch",),
     ("launch",),
+    ("doctor",),
     ("cli",),
     ("__main__",),
 )

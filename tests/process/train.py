@@ -57,7 +57,7 @@ def train_one_process(dtype: torch.dtype, steps: int) -> tuple[list[float], nn.M
     for step in range(steps):
         optimizer.zero_grad()
         loss = loss_of(model, make_batch(step, dtype))
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         optimizer.step()
         losses.append(float(loss.detach()))
     return losses, model
@@ -104,7 +104,7 @@ def main() -> None:
     for step in range(options.steps):
         optimizer.zero_grad()
         loss = loss_of(model, share(make_batch(step, dtype), bps.rank(), bps.size()))
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         optimizer.step()
         losses.append(float(bps.push_pull(loss.detach(), name="loss")))
     result = {"rank": bps.rank(), "size": bps.size(), "losses": losses, "values": values(model)}

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 
-from byteps.errors import PeerLeft, SessionClosed
+from byteps.errors import PeerLeft, PeerLost, SessionClosed
 from byteps.session import Session
 from byteps.testing import run_ranks
 from byteps.wire import TensorSpec
@@ -31,9 +31,9 @@ def test_only_rounds_without_the_leavers_contribution_fail(length: int) -> None:
         data = [ones(given) for _ in sessions]
         last = start(sessions[2], given, data[2], data[2])
         waiting = start(sessions[0], missed, ones(missed), None)
-        for session in sessions[:2]:
-            start(session, given, data[session.rank], data[session.rank]).wait()
-        last.wait()
+        rest = [start(session, given, data[session.rank], data[session.rank]) for session in sessions[:2]]
+        for handle in (last, *rest):
+            handle.wait()
         sessions[2].shutdown()
         with pytest.raises(PeerLeft, match=rf"missed.*rank 0.*{LEFT}"):
             waiting.wait()
@@ -67,24 +67,24 @@ def test_two_ranks_that_leave() -> None:
         sessions[3].shutdown()
         sessions[1].shutdown()
         for session in (sessions[0], sessions[2]):
-            with pytest.raises(PeerLeft, match="rank [13] has shut down"):
+            with pytest.raises(PeerLeft, match=r"rank [13] has shut down"):
                 exchange(session, what, ones(what))
 
 
 @pytest.mark.parametrize("length", LENGTHS)
 def test_shutdown_ends_own_rounds_in_flight(length: int) -> None:
     what = spec("cut off", length)
-    with job(2, servers=2, connections=2) as sessions:
+    with job(2, servers=2, connections=2) as sessions, ThreadPoolExecutor() as pool:
         own, other = ones(what), ones(what)
-        handle = start(sessions[0], what, own, own)
-        waiter = threading.Thread(target=lambda: errors.append(pytest.raises(SessionClosed, handle.wait)))
-        errors: list[object] = []
-        waiter.start()
+        waiting = pool.submit(start(sessions[0], what, own, own).wait)
         sessions[0].shutdown()
-        waiter.join(10)
-        assert len(errors) == 1
-        with pytest.raises(PeerLeft, match="rank 0 has shut down"):
-            start(sessions[1], what, other, other).wait()
+        assert isinstance(waiting.exception(10), SessionClosed)
+        error = pool.submit(start(sessions[1], what, other, other).wait).exception(10)
+        if error is None:
+            assert np.all(other == 2), "the contribution had gone out before"
+        else:
+            assert isinstance(error, PeerLeft)
+            assert "rank 0 has shut down" in str(error)
 
 
 def test_many_rounds_in_flight_at_shutdown() -> None:
@@ -139,26 +139,40 @@ def test_nothing_works_after_shutdown() -> None:
 
 
 def test_a_barrier_that_a_rank_has_left_for_good_fails() -> None:
-    with job(3) as sessions:
+    with job(3) as sessions, ThreadPoolExecutor() as pool:
         run_ranks(sessions, lambda one: one.barrier())
-        early = threading.Thread(target=lambda: errors.append(pytest.raises(PeerLeft, sessions[0].barrier)))
-        errors: list[pytest.ExceptionInfo[PeerLeft]] = []
-        early.start()
+        early = pool.submit(sessions[0].barrier)
         sessions[2].shutdown()
-        early.join(10)
-        assert "rank 2 has shut down" in str(errors[0].value)
+        error = early.exception(10)
+        assert isinstance(error, PeerLeft)
+        assert re.search(LEFT, str(error))
         with pytest.raises(PeerLeft, match=LEFT):
             sessions[1].barrier()
 
 
 def test_a_barrier_in_progress_ends_at_shutdown() -> None:
-    with job(2) as sessions:
-        waiter = threading.Thread(target=lambda: errors.append(pytest.raises(SessionClosed, sessions[0].barrier)))
-        errors: list[object] = []
-        waiter.start()
+    with job(2) as sessions, ThreadPoolExecutor() as pool:
+        waiting = pool.submit(sessions[0].barrier)
         sessions[0].shutdown()
-        waiter.join(10)
-        assert len(errors) == 1
+        assert isinstance(waiting.exception(10), SessionClosed)
+
+
+def test_a_rank_that_is_lost_fails_everything_on_the_others() -> None:
+    """What a closed connection without a word before means, is said to all."""
+    what = spec("x", 200_000)
+    with job(3, servers=2) as sessions, ThreadPoolExecutor() as pool:
+        run_ranks(sessions, lambda one: exchange(one, what, ones(what)))
+        waiting = [pool.submit(start(one, what, ones(what), None).wait) for one in sessions[:2]]
+        waiting.append(pool.submit(sessions[1].barrier))
+        sessions[2]._control._channel.close()  # type: ignore[union-attr]
+        for future in waiting[:2]:
+            error = future.exception(10)
+            assert isinstance(error, PeerLost)
+            assert re.search(r"x \(round 2\).*worker rank 2.*was lost", str(error))
+        for call in (sessions[0].barrier, lambda: exchange(sessions[1], what, ones(what))):
+            with pytest.raises(PeerLost, match="worker rank 2"):
+                call()
+        assert isinstance(waiting[2].exception(10), PeerLost)
 
 
 def test_two_jobs_in_one_process() -> None:

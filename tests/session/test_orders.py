@@ -11,8 +11,8 @@ import pytest
 from byteps.dtypes import CELL_BYTES, DType, ReduceOp
 from byteps.session import Session
 from byteps.testing import run_ranks
+from tests.unit.test_reduce import NUMPY_TYPES, bfloat_bits, bfloat_values
 
-from ..unit.test_reduce import NUMPY_TYPES, bfloat_bits, bfloat_values
 from .arrays import Array, declare_with_large_partitions, exchange, job, spec, start
 
 PARTITION_BYTES = 2 * CELL_BYTES
@@ -26,7 +26,11 @@ def mixed_magnitudes(rank: int, length: int) -> Array:
 
 
 def as_dtype(values: Array, dtype: DType) -> Array:
-    return bfloat_bits(values.astype(np.float32)) if dtype is DType.BFLOAT16 else values.astype(NUMPY_TYPES[dtype])
+    return (
+        bfloat_bits(values.astype(np.float32))
+        if dtype is DType.BFLOAT16
+        else values.astype(NUMPY_TYPES[dtype])
+    )
 
 
 def sum_in_order(contributions: list[Array], dtype: DType, divisor: int) -> Array:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 import pytest
@@ -142,13 +143,11 @@ class Rank:
 
     def calls(self, number: int, block: Block, shuffle: random.Random) -> list[Callable[[], None]]:
         """The block's calls: the named ones in any order, the unnamed ones in theirs, mixed."""
-        named = [lambda name=name: self.named(number, block, name) for name in block.names]
-        shuffle.shuffle(named)
-        mixed = list(named)
-        positions = sorted(shuffle.randint(0, len(named)) for _ in block.unnamed)
+        names = shuffle.sample(block.names, len(block.names))
+        mixed: list[Callable[[], None]] = [partial(self.named, number, block, name) for name in names]
+        positions = sorted(shuffle.randint(0, len(names)) for _ in block.unnamed)
         for count, (position, length) in enumerate(zip(positions, block.unnamed, strict=True)):
-            call = self.unnamed_call(number, block, count, length)
-            mixed.insert(position + count, call)
+            mixed.insert(position + count, partial(self.unnamed, number, block, count, length))
         return mixed
 
     def named(self, number: int, block: Block, name: str) -> None:
@@ -157,12 +156,9 @@ class Rank:
         if block.in_turn == self.session.rank:
             self.wait_for([name])
 
-    def unnamed_call(self, number: int, block: Block, count: int, length: int) -> Callable[[], None]:
-        def call() -> None:
-            what = spec(self.session.next_name("push_pull"), length, ephemeral=True)
-            self.submit(what, f"unnamed {count}", number, block.silent)
-
-        return call
+    def unnamed(self, number: int, block: Block, count: int, length: int) -> None:
+        what = spec(self.session.next_name("push_pull"), length, ephemeral=True)
+        self.submit(what, f"unnamed {count}", number, block.silent)
 
     def submit(self, what: TensorSpec, label: str, block: int, silent: int) -> None:
         own = contribution(what, label, block, self.session.rank)

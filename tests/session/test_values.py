@@ -13,8 +13,8 @@ from byteps.dtypes import CELL_BYTES, DType, ReduceOp
 from byteps.session import Session
 from byteps.testing import run_ranks
 from byteps.wire import TensorSpec
+from tests.unit.test_reduce import NUMPY_TYPES
 
-from ..unit.test_reduce import NUMPY_TYPES
 from .arrays import (
     Array,
     declare_with_large_partitions,
@@ -26,6 +26,7 @@ from .arrays import (
     spec,
     start,
 )
+from .sockets import socket_job
 
 PARTITION_BYTES = 2 * CELL_BYTES
 REDUCTIONS = (ReduceOp.SUM, ReduceOp.AVERAGE, ReduceOp.MIN, ReduceOp.MAX, ReduceOp.PRODUCT, ReduceOp.COPY)
@@ -67,9 +68,7 @@ def cases(size: int, servers: int) -> Iterator[Case]:
 def run_cases(session: Session, batch: list[Case], servers: int) -> dict[str, Array]:
     """All rounds at once, declared and submitted in an order of this rank's own."""
     order = np.random.default_rng(session.rank).permutation(len(batch))
-    declare_with_large_partitions(
-        session, [batch[index].spec for index in order], servers, PARTITION_BYTES
-    )
+    declare_with_large_partitions(session, [batch[index].spec for index in order], servers, PARTITION_BYTES)
     handles, results = [], {}
     for index in np.roll(order, session.rank):
         case = batch[index]
@@ -82,17 +81,28 @@ def run_cases(session: Session, batch: list[Case], servers: int) -> dict[str, Ar
     return results
 
 
+def check_all_cases(sessions: list[Session], servers: int) -> None:
+    batch = list(cases(len(sessions), servers))
+    results = run_ranks(sessions, lambda session: run_cases(session, batch, servers))
+    for case in batch:
+        wanted = case.expected(len(sessions))
+        for rank, result in enumerate(results):
+            assert np.array_equal(result[case.spec.name], wanted), f"rank {rank}: {case}"
+
+
 @pytest.mark.parametrize("servers", [1, 2, 3])
 @pytest.mark.parametrize("size", [1, 2, 3, 4])
 def test_every_dtype_and_size(size: int, servers: int) -> None:
-    batch = list(cases(size, servers))
     settings = {"partition_bytes": PARTITION_BYTES, "connections": 1 + (size + servers) % 2}
     with job(size, servers, **settings) as sessions:
-        results = run_ranks(sessions, lambda session: run_cases(session, batch, servers))
-    for case in batch:
-        wanted = case.expected(size)
-        for rank, result in enumerate(results):
-            assert np.array_equal(result[case.spec.name], wanted), f"rank {rank}: {case}"
+        check_all_cases(sessions, servers)
+
+
+@pytest.mark.parametrize(("size", "servers", "lanes"), [(1, 1, 1), (2, 3, 1), (4, 2, 2)])
+def test_every_dtype_and_size_over_sockets(size: int, servers: int, lanes: int) -> None:
+    settings = {"partition_bytes": PARTITION_BYTES, "connections": lanes, "force_distributed": True}
+    with socket_job(size, servers, **settings) as sessions:
+        check_all_cases(sessions, servers)
 
 
 def test_the_cases_cover_every_operation_with_every_dtype_and_size() -> None:
@@ -111,8 +121,9 @@ def test_the_cases_cover_every_operation_with_every_dtype_and_size() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(240)
 def test_a_tensor_of_more_than_2_gib() -> None:
-    block, blocks = 1 << 20, 590  # fp32: 2.3 GiB
+    block, blocks = 1 << 20, 520  # fp32: 2.03 GiB
     what = spec("large", block * blocks)
 
     def run(session: Session) -> list[int]:
@@ -179,7 +190,11 @@ def test_who_contributes_nothing_still_gets_the_result(op: ReduceOp) -> None:
 @pytest.mark.parametrize("dtype", [DType.FLOAT64, DType.FLOAT32, DType.FLOAT16, DType.BFLOAT16])
 def test_copy_changes_no_bit(dtype: DType, keeps: bool) -> None:
     # As integers: all kinds of NaN and infinity are among them, and each must equal itself.
-    own = np.random.default_rng(dtype).integers(0, 256, 70_000 * dtype.itemsize, np.uint8).view(f"u{dtype.itemsize}")
+    own = (
+        np.random.default_rng(dtype)
+        .integers(0, 256, 70_000 * dtype.itemsize, np.uint8)
+        .view(f"u{dtype.itemsize}")
+    )
 
     def run(session: Session) -> list[Array]:
         results = []

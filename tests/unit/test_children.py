@@ -97,6 +97,31 @@ def test_a_child_that_is_not_ready_in_time_is_ended() -> None:
         assert child.popen.returncode is not None
 
 
+def test_a_released_child_outlives_its_parent() -> None:
+    code = (
+        "import sys; from byteps.children import ChildRole, wait_readable\n"
+        "child = ChildRole('coordinator', {'BYTEPS_AUTH_TOKEN': sys.argv[1]})\n"
+        "print(child.wait_ready(30), child.popen.pid, flush=True)\n"
+        "other = ChildRole('coordinator', {'BYTEPS_AUTH_TOKEN': sys.argv[1]})\n"
+        "assert wait_readable(other._ready, 30)\n"
+        "child.release()\n"
+        "other.release()\n"
+        "print(other.popen.pid, flush=True)\n"
+    )
+    # The child inherits the output, so the pipe's end does not come with the parent's.
+    with subprocess.Popen([sys.executable, "-c", code, TOKEN], stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        host, port, pid = parent.stdout.readline().split()
+        unread = parent.stdout.readline()
+        assert parent.wait(30) == 0
+    try:
+        socket.create_connection((host, int(port)), timeout=10).close()
+    finally:
+        os.kill(int(pid), signal.SIGKILL)
+        # Its line was never read: that must not be taken for its confirmation.
+        os.kill(int(unread), signal.SIGKILL)
+
+
 @pytest.mark.parametrize("starter", ["main", "thread"])
 def test_kill_9_of_the_parent_ends_the_child(starter: str) -> None:
     """Also when a fork of the parent holds the lifeline, and when the thread that started it has ended."""

@@ -273,6 +273,18 @@ def test_barriers_pair_up_by_call_order() -> None:
     assert job.got(0, BarrierDone) == [BarrierDone(5), BarrierDone(6)]
 
 
+def test_a_barrier_ends_when_a_rank_that_left_is_missing() -> None:
+    job = FakeJob(3, 1).start()
+    for rank, request in ((0, 5), (0, 6), (2, 9)):
+        job.send(rank, Barrier(request))
+    job.send(2, Leave())
+    assert job.got(0, BarrierDone) == []
+    job.send(1, Barrier(7))
+    assert job.got(0, BarrierDone) == [BarrierDone(5), BarrierDone(6, departed=2)]
+    job.send(1, Barrier(8))
+    assert job.got(1, BarrierDone) == [BarrierDone(7), BarrierDone(8, departed=2)]
+
+
 def test_who_is_missing_is_asked_of_the_servers_that_hold_parts() -> None:
     job = FakeJob(3, 2).start()
     job.declare(0, spec("big", (MIB,)))

@@ -36,6 +36,8 @@ EXAMPLES: list[wire.Message] = [
     wire.Departed(1),
     wire.Lost("worker", 1, "connection closed"),
     wire.End(),
+    wire.AskClock(3),
+    wire.Clock(3, 1.5e9),
 ]
 TYPE_NUMBERS = {kind: number for number, kind in enumerate(get_args(wire.Message), 1)}
 

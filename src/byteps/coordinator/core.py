@@ -14,6 +14,7 @@ from byteps.coordinator.declarations import Outgoing, ToRank
 from byteps.coordinator.membership import Member, Membership, name_ranks
 from byteps.coordinator.requests import Requests
 from byteps.coordinator.waiting import WaitLog
+from byteps.diagnostics import count
 from byteps.errors import JoinError, ProtocolError
 from byteps.placement import Placer
 from byteps.wire import Departed, End, Join, JoinRefused, Leave, Lost, Message
@@ -127,6 +128,16 @@ class Coordinator:
         if self._phase_ends_s is not None and self._phase_ends_s <= now:
             return self._phase_over()
         return []
+
+    def describe(self) -> list[str]:
+        """How far the job is and whom it waits for, line by line."""
+        workers, servers = len(self._members.workers), len(self._members.servers)
+        members = f"{count(workers, 'worker')} and {count(servers, 'server')}"
+        waits = self._phase is Phase.JOINING or (self._requests and self._requests.barrier_missing)
+        return [
+            f"{self._phase.value}, with {members}",
+            *([f"waiting for {self._waiting_for()}"] if waits else []),
+        ]
 
     def _join(self, member: int, message: Join) -> Outbox:
         try:

@@ -11,6 +11,7 @@ import itertools
 import logging
 import socket
 import ssl
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -18,9 +19,10 @@ from byteps import network, security
 from byteps.config import Config
 from byteps.coordinator.connections import BeaconConnection, ControlConnection
 from byteps.coordinator.core import Coordinator, Outbox
+from byteps.diagnostics import DumpOnSignal
 from byteps.errors import HandshakeError
 from byteps.security import Identity
-from byteps.wire import Message
+from byteps.wire import AskClock, Clock, Message
 
 HANDSHAKES_AT_ONCE = 128
 """Strangers can hold this many connections at most, each until the handshake's deadline."""
@@ -48,9 +50,13 @@ async def serve(config: Config, *, ready: Callable[[str, int], None]) -> int:
     with network.listen(host, config.port) as listener:
         listener.setblocking(False)
         service = _Service(config, token, tls)
+        dump = DumpOnSignal("coordinator", service.core.describe)
         own = network.parse_address(config.coordinator)[0] if config.coordinator else ""
         ready(network.advertised_address(config, own), listener.getsockname()[1])
-        await service.run(listener)
+        try:
+            await service.run(listener)
+        finally:
+            dump.close()
     if service.core.failure is not None:
         _log.error("the job failed: %s", service.core.failure)
         return 1
@@ -140,7 +146,10 @@ class _Service:
         member = next(self._next_member)
 
         def received(message: Message) -> None:
-            self._settle(self.core.received(member, message))
+            if isinstance(message, AskClock):  # of whoever has the token, a member or not
+                connection.send(Clock(message.request, time.time()))
+            else:
+                self._settle(self.core.received(member, message))
 
         def ended(reason: str) -> None:
             self._members.pop(member, None)

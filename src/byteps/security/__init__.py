@@ -9,7 +9,7 @@ from __future__ import annotations
 from byteps.security.drivers import DEADLINE_S, async_handshake, handshake
 from byteps.security.steps import Identity, Steps, accept_steps, connect_steps
 from byteps.security.tls import client_tls, server_tls
-from byteps.security.tokens import check_bind, load_token, new_token
+from byteps.security.tokens import check_bind, load_token, new_token, token_is_open
 
 __all__ = [
     "DEADLINE_S",
@@ -24,4 +24,5 @@ __all__ = [
     "load_token",
     "new_token",
     "server_tls",
+    "token_is_open",
 ]

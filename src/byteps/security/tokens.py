@@ -43,6 +43,11 @@ def load_token(config: Config) -> bytes:
     return token
 
 
+def token_is_open(path: str) -> bool:
+    """Whether other users may read or write the token file."""
+    return bool(os.stat(path).st_mode & _READABLE_BY_OTHERS)
+
+
 def check_bind(host: str, token: bytes, insecure: bool) -> None:
     """Refuse to listen where strangers may connect when nothing would keep them out.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,9 +11,11 @@ from byteps.adapters.current import current
 from byteps.adapters.reductions import checked_root, wire_name
 from byteps.dtypes import ReduceOp
 from byteps.session import Session
+from byteps.torch.differentiable import differentiable
 from byteps.torch.handles import TensorHandle
 from byteps.torch.reduction import Reduction
-from byteps.torch.tensors import spec_of, start
+from byteps.torch.sending import start
+from byteps.torch.tensors import spec_of
 from byteps.wire import TensorSpec
 
 
@@ -51,20 +52,12 @@ class Copy:
                 output = torch.empty_like(tensor, memory_format=torch.contiguous_format)
         return self.in_place(output)
 
-
-class _Broadcast(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, tensor: Tensor, copy: Copy) -> Tensor:
-        ctx.copy = copy
-        return copy.out_of_place(tensor).synchronize()
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
-        copy: Copy = ctx.copy
-        name = f"{copy.name}.gradient"
-        reduction = Reduction(copy.session, name, ReduceOp.AVERAGE, ephemeral=copy.ephemeral)
-        averaged = reduction.differentiable(gradients[0])
-        return averaged if copy.sends else torch.zeros_like(averaged), None
+    def gradient(self, gradient: Tensor) -> Tensor:
+        """The root's gradient is the average of all ranks' gradients; elsewhere it is zero."""
+        name = f"{self.name}.gradient"
+        average = Reduction(self.session, name, ReduceOp.AVERAGE, ephemeral=self.ephemeral)
+        averaged = differentiable(gradient, average)
+        return averaged if self.sends else torch.zeros_like(averaged)
 
 
 def copy_of(tensor: Tensor, root_rank: int, name: str | None, session: Session | None) -> Copy:
@@ -89,9 +82,7 @@ def broadcast(
         name: Identifies the tensor across ranks; by the order of calls if not given.
         session: The session of ``init()`` if not given.
     """
-    copy = copy_of(tensor, root_rank, name, session)
-    result: Tensor = _Broadcast.apply(tensor, copy)  # type: ignore[no-untyped-call]
-    return result
+    return differentiable(tensor, copy_of(tensor, root_rank, name, session))
 
 
 def broadcast_async(

@@ -39,38 +39,33 @@ class NoneCompressor:
         return tensor
 
 
-def _narrow(tensor: Tensor, dtype: torch.dtype) -> tuple[Tensor, torch.dtype]:
-    """Cast what is wider than 16 bits and floating-point; the context is the dtype it had."""
-    narrows = tensor.dtype.is_floating_point and tensor.dtype.itemsize > dtype.itemsize
-    return tensor.to(dtype) if narrows else tensor, tensor.dtype
+class _Narrowing:
+    """Casts what is floating-point and wider than 16 bits."""
+
+    dtype: torch.dtype
+
+    @classmethod
+    def compress(cls, tensor: Tensor) -> tuple[Tensor, torch.dtype]:
+        """The tensor in 16 bits if it is float32 or float64; the context is the dtype it had."""
+        narrows = tensor.dtype.is_floating_point and tensor.dtype.itemsize > cls.dtype.itemsize
+        return tensor.to(cls.dtype) if narrows else tensor, tensor.dtype
+
+    @staticmethod
+    def decompress(tensor: Tensor, ctx: torch.dtype) -> Tensor:
+        """The tensor in the dtype it had."""
+        return tensor.to(ctx)
 
 
-class FP16Compressor:
+class FP16Compressor(_Narrowing):
     """Sends floating-point tensors as IEEE half precision: 11 significant bits, at most 65504."""
 
-    @staticmethod
-    def compress(tensor: Tensor) -> tuple[Tensor, torch.dtype]:
-        """The tensor as float16 if it is float32 or float64."""
-        return _narrow(tensor, torch.float16)
-
-    @staticmethod
-    def decompress(tensor: Tensor, ctx: torch.dtype) -> Tensor:
-        """The tensor in the dtype it had."""
-        return tensor.to(ctx)
+    dtype = torch.float16
 
 
-class BF16Compressor:
+class BF16Compressor(_Narrowing):
     """Sends floating-point tensors as bfloat16: 8 significant bits, the range of float32."""
 
-    @staticmethod
-    def compress(tensor: Tensor) -> tuple[Tensor, torch.dtype]:
-        """The tensor as bfloat16 if it is float32 or float64."""
-        return _narrow(tensor, torch.bfloat16)
-
-    @staticmethod
-    def decompress(tensor: Tensor, ctx: torch.dtype) -> Tensor:
-        """The tensor in the dtype it had."""
-        return tensor.to(ctx)
+    dtype = torch.bfloat16
 
 
 class Compression:

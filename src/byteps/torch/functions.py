@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from typing import Any
 
 from torch import Tensor
 from torch.nn import Module
@@ -86,7 +87,7 @@ def broadcast_object(
     *,
     allow_pickle: bool = False,
     session: Session | None = None,
-) -> object:
+) -> Any:
     """Return the root's object on every rank.
 
     Args:
@@ -108,7 +109,7 @@ def broadcast_object(
 
 def allgather_object(
     obj: object, name: str | None = None, *, allow_pickle: bool = False, session: Session | None = None
-) -> list[object]:
+) -> list[Any]:
     """Return every rank's object on every rank, in the order of the ranks.
 
     Args:

@@ -28,8 +28,9 @@ import torch
 from torch import Tensor
 
 from byteps.torch.compression import BUILT_IN
+from byteps.torch.sending import start
 from byteps.torch.slots import Exchange, Flight, Slot, nothing
-from byteps.torch.tensors import element_type, start
+from byteps.torch.tensors import element_type
 from byteps.torch.usage import Usage
 from byteps.wire import TensorSpec
 
@@ -125,15 +126,17 @@ class GradientReducer:
         """Send what has not been sent, and wait until every ``.grad`` is the reduced one.
 
         Raises:
-            RuntimeError: A gradient was changed or replaced while it was in flight.
+            RuntimeError: A gradient was changed or replaced while it was in flight, or is another reducer's.
             ValueError: A gradient is sparse.
             BytePSError: The job failed.
         """
         self._attach()
         try:
             for slot in self._slots:
+                if (fault := _fault(slot)) is not None:
+                    raise RuntimeError(fault)
                 if slot.flight is not None:
-                    _check_untouched(slot, slot.flight)
+                    slot.flight.dropped = slot.parameter.grad is None
                 elif slot.parameter.requires_grad and slot.parameter.grad is not None:
                     self._send(slot)
             for slot in self._usage.lacking(self._slots):
@@ -152,9 +155,7 @@ class GradientReducer:
         for slot in self._slots:
             if slot.parameter.requires_grad and not slot.hooked:
                 slot.hooked = True
-                # The hook must not keep the reducer alive: a dropped optimizer sends nothing any more.
-                hook = _hook(weakref.ref(self), weakref.ref(slot))
-                slot.parameter.register_post_accumulate_grad_hook(hook)  # type: ignore[no-untyped-call]
+                _Hook(self, slot).take_over(slot.parameter)
 
     def _declaration(self, slot: Slot) -> TensorSpec:
         wire, _ = self._exchange.compression.compress(torch.empty(0, dtype=slot.parameter.dtype))
@@ -231,27 +232,52 @@ class GradientReducer:
         self.pending = False
 
 
-def _hook(reducer: weakref.ref[GradientReducer], slot: weakref.ref[Slot]) -> Callable[[Tensor], None]:
-    def fired(parameter: Tensor) -> None:
-        owner, own = reducer(), slot()
-        if owner is not None and own is not None:
-            owner._fired(own)
+class _Hook:
+    """Called by autograd. It does not keep the reducer alive: a dropped optimizer sends nothing any more."""
 
-    return fired
+    def __init__(self, reducer: GradientReducer, slot: Slot) -> None:
+        self._reducer = weakref.ref(reducer)
+        self._slot = weakref.ref(slot)
+
+    def __call__(self, parameter: Tensor) -> None:
+        """Autograd has accumulated into the parameter's gradient."""
+        reducer, slot = self._reducer(), self._slot()
+        if reducer is not None and slot is not None:
+            reducer._fired(slot)
+
+    def take_over(self, parameter: Tensor) -> None:
+        """Become the parameter's hook. One of another reducer ends: two would send one gradient at once."""
+        hooks: dict[int, object] = getattr(parameter, "_post_accumulate_grad_hooks", None) or {}
+        for number, hook in list(hooks.items()):
+            if isinstance(hook, _Hook):
+                del hooks[number]
+                slot = hook._slot()
+                if slot is not None:
+                    slot.taken = True
+        parameter.register_post_accumulate_grad_hook(self)
 
 
-def _check_untouched(slot: Slot, flight: Flight) -> None:
-    gradient = slot.parameter.grad
-    if gradient is None:
-        flight.dropped = True
-        return
-    what = "replaced" if gradient is not flight.gradient else "changed"
-    if gradient is not flight.gradient or gradient._version != flight.version:
-        raise RuntimeError(
-            f"the gradient of {slot.name!r} was {what} while it was being sent. Call synchronize() on the "
-            "distributed optimizer before you clip, unscale or otherwise change gradients, then step within "
-            "`with optimizer.skip_synchronize():`"
+def _fault(slot: Slot) -> str | None:
+    """What was done to a parameter's gradient that must not be done."""
+    name, gradient, flight = slot.name, slot.parameter.grad, slot.flight
+    if slot.taken:
+        return (
+            f"the gradient of {name!r} is reduced by a DistributedOptimizer or DistributedDataParallel that "
+            "was made later for the same parameter. Use only the last one; with DistributedDataParallel, "
+            "use a plain optimizer"
         )
+    if (
+        flight is None
+        or gradient is None
+        or (gradient is flight.gradient and gradient._version == flight.version)
+    ):
+        return None
+    what = "changed" if gradient is flight.gradient else "replaced"
+    return (
+        f"the gradient of {name!r} was {what} while it was being sent. Call synchronize() on the distributed "
+        "optimizer before you clip, unscale or otherwise change gradients, then step within "
+        "`with optimizer.skip_synchronize():`"
+    )
 
 
 def _computed_again(slot: Slot, advice: str) -> RuntimeError:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from torch import Tensor
 
-from byteps.torch.tensors import Pending
+from byteps.torch.transfers import Pending
 
 
 class TensorHandle:

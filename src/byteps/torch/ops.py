@@ -23,7 +23,8 @@ from byteps.adapters.reductions import resolve_op
 from byteps.dtypes import ReduceOp
 from byteps.session import Session
 from byteps.torch.compression import Compression, Compressor
-from byteps.torch.handles import TensorHandle
+from byteps.torch.differentiable import differentiable
+from byteps.torch.handles import TensorHandle, synchronize
 from byteps.torch.reduction import Reduction, reduction_of
 from byteps.torch.tensors import spec_of
 
@@ -53,10 +54,13 @@ def _push_pull_arguments(
     name: str | None = None,
     priority: int | None = None,
     *,
-    session: Session | None = None,
+    compression: type[Compressor] = Compression.none,
     version: int = 0,
+    session: Session | None = None,
 ) -> tuple[Reduction, Tensor]:
-    reduction = reduction_of(tensor, average, None, name, priority=priority, session=session)
+    reduction = reduction_of(
+        tensor, average, None, name, priority=priority, compression=compression, session=session
+    )
     return reduction, tensor
 
 
@@ -74,16 +78,8 @@ def _allreduce_arguments(
     return reduction_of(tensor, average, op, name, scales=scales, session=session), tensor
 
 
-def push_pull(
-    tensor: Tensor,
-    average: bool = True,
-    name: str | None = None,
-    priority: int | None = None,
-    *,
-    compression: type[Compressor] = Compression.none,
-    version: int = 0,
-    session: Session | None = None,
-) -> Tensor:
+@_takes(_push_pull_arguments)
+def push_pull(reduction: Reduction, tensor: Tensor) -> Tensor:
     """Reduce a tensor over all ranks and return the result as a new tensor that gradients flow through.
 
     Args:
@@ -96,8 +92,7 @@ def push_pull(
         version: Accepted for BytePS scripts; means nothing.
         session: The session of ``init()`` if not given.
     """
-    reduction = reduction_of(tensor, average, None, name, priority=priority, session=session)
-    return reduction.differentiable(tensor, compression)
+    return differentiable(tensor, reduction)
 
 
 @_takes(_push_pull_arguments)
@@ -143,8 +138,10 @@ def allreduce(
         session: The session of ``init()`` if not given.
     """
     scales = (float(prescale_factor), float(postscale_factor))
-    reduction = reduction_of(tensor, average, op, name, scales=scales, session=session)
-    return reduction.differentiable(tensor, compression)
+    reduction = reduction_of(
+        tensor, average, op, name, scales=scales, compression=compression, session=session
+    )
+    return differentiable(tensor, reduction)
 
 
 @_takes(_allreduce_arguments)
@@ -156,7 +153,7 @@ def allreduce_async(reduction: Reduction, tensor: Tensor) -> TensorHandle:
 @_takes(_allreduce_arguments)
 def allreduce_(reduction: Reduction, tensor: Tensor) -> Tensor:
     """Reduce a tensor over all ranks in place and return it."""
-    return reduction.in_place(tensor).synchronize()
+    return synchronize(reduction.in_place(tensor))
 
 
 @_takes(_allreduce_arguments)

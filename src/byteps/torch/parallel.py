@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -131,8 +132,8 @@ class DistributedDataParallel(Module):
         """
         tensors = [tensor for tensor in _tensors_in(output) if tensor.requires_grad]
         for tensor in tensors:
-            tensor.register_hook(lambda gradient: self._begin())  # type: ignore[no-untyped-call]
-        reducer.started = _nothing if tensors else self._begin
+            tensor.register_hook(lambda gradient: self._begin())
+        reducer.started = _nothing if tensors else _calling(weakref.WeakMethod(self._begin))
 
     def _begin(self) -> None:
         """At the start of a backward pass."""
@@ -155,6 +156,17 @@ class DistributedDataParallel(Module):
 
 def _nothing() -> None:
     pass
+
+
+def _calling(method: weakref.WeakMethod[Callable[[], None]]) -> Callable[[], None]:
+    """Calls a method as long as its object lives."""
+
+    def call() -> None:
+        bound = method()
+        if bound is not None:
+            bound()
+
+    return call
 
 
 def _tensors_in(output: object) -> Iterator[Tensor]:

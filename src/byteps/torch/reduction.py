@@ -1,9 +1,8 @@
-"""One push_pull with its arguments resolved: in place, out of place, differentiable."""
+"""One push_pull with its arguments resolved, in place or out of place."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,8 +12,11 @@ from byteps.adapters.reductions import Average, Sum, resolve_op, wire_name
 from byteps.dtypes import ReduceOp
 from byteps.session import Session
 from byteps.torch.compression import Compression, Compressor
+from byteps.torch.differentiable import differentiable
 from byteps.torch.handles import TensorHandle
-from byteps.torch.tensors import Pending, spec_of, start
+from byteps.torch.sending import start
+from byteps.torch.tensors import spec_of
+from byteps.torch.transfers import Pending
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +30,7 @@ class Reduction:
         scales: Factors for each contribution and for the result.
         priority: Higher numbers are sent first.
         ephemeral: Whether the name is used only once.
+        compression: Applied before sending and after receiving.
     """
 
     session: Session
@@ -36,45 +39,38 @@ class Reduction:
     scales: tuple[float, float] = (1.0, 1.0)
     priority: int = 0
     ephemeral: bool = False
+    compression: type[Compressor] = Compression.none
 
     def in_place(self, tensor: Tensor) -> TensorHandle:
-        """Submit a tensor that is to hold the result."""
-        return TensorHandle(self.name, self._start(tensor, tensor), lambda: tensor)
+        """Start to reduce a tensor that is to hold the result."""
+        with torch.no_grad():
+            wire, context = self.compression.compress(tensor)
+
+        def result() -> Tensor:
+            if wire is not tensor:
+                with torch.no_grad():
+                    tensor.copy_(self.compression.decompress(wire, context))
+            return tensor
+
+        return TensorHandle(self.name, self._start(wire, wire), result)
 
     def out_of_place(self, tensor: Tensor) -> TensorHandle:
-        """Submit a tensor whose result is to be a new one."""
+        """Start to reduce a tensor whose result is to be a new one."""
         with torch.no_grad():
-            output = torch.empty_like(tensor, memory_format=torch.contiguous_format)
-        return TensorHandle(self.name, self._start(tensor, output), lambda: output)
+            wire, context = self.compression.compress(tensor)
+            output = torch.empty_like(wire, memory_format=torch.contiguous_format)
+        pending = self._start(wire, output)
+        return TensorHandle(self.name, pending, lambda: self.compression.decompress(output, context))
 
-    def differentiable(self, tensor: Tensor, compression: type[Compressor] = Compression.none) -> Tensor:
-        """The result as a new tensor that gradients flow through."""
-        wire, context = compression.compress(tensor)
-        reduced: Tensor = _PushPull.apply(wire, self)  # type: ignore[no-untyped-call]
-        return compression.decompress(reduced, context)
+    def gradient(self, gradient: Tensor) -> Tensor:
+        """The gradient of a push_pull is the push_pull of the gradient, with the same op and factors."""
+        if self.op not in (Average, Sum):
+            raise ValueError(f"{self.name}: {self.op.name.title()} has no gradient here: detach() its input")
+        return differentiable(gradient, replace(self, name=f"{self.name}.gradient"))
 
     def _start(self, tensor: Tensor, target: Tensor) -> Pending:
         spec = spec_of(tensor, self.name, self.op, scales=self.scales, ephemeral=self.ephemeral)
         return start(self.session, spec, tensor, target, self.priority)
-
-
-class _PushPull(torch.autograd.Function):
-    """The gradient of a push_pull is the push_pull of the gradient, with the same op and factors."""
-
-    @staticmethod
-    def forward(ctx: Any, tensor: Tensor, reduction: Reduction) -> Tensor:
-        ctx.reduction = reduction
-        return reduction.out_of_place(tensor).synchronize()
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
-        reduction: Reduction = ctx.reduction
-        if reduction.op not in (Average, Sum):
-            raise ValueError(
-                f"{reduction.name}: {reduction.op.name.title()} has no gradient here: detach() its input"
-            )
-        backward = replace(reduction, name=f"{reduction.name}.gradient")
-        return backward.differentiable(gradients[0]), None
 
 
 def reduction_of(
@@ -85,6 +81,7 @@ def reduction_of(
     *,
     priority: int | None = None,
     scales: tuple[float, float] = (1.0, 1.0),
+    compression: type[Compressor] = Compression.none,
     session: Session | None = None,
 ) -> Reduction:
     """Resolve a call's arguments. A wrong call takes no number from those of the unnamed tensors.
@@ -99,4 +96,4 @@ def reduction_of(
         raise TypeError(f"priority= must be an integer or None, not {priority!r}")
     session = current() if session is None else session
     full_name, ephemeral = wire_name(session, "push_pull", name)
-    return Reduction(session, full_name, resolved, scales, priority or 0, ephemeral)
+    return Reduction(session, full_name, resolved, scales, priority or 0, ephemeral, compression)

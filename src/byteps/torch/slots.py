@@ -12,7 +12,8 @@ from torch import Tensor
 from byteps.dtypes import ReduceOp
 from byteps.session import Session
 from byteps.torch.compression import Compressor
-from byteps.torch.tensors import ELEMENT_TYPES, Pending
+from byteps.torch.tensors import ELEMENT_TYPES
+from byteps.torch.transfers import Pending
 from byteps.wire import TensorSpec
 
 Reference = Callable[[], "Tensor | None"]
@@ -80,6 +81,7 @@ class Slot:
         parameter: The parameter.
         priority: Higher numbers are sent first.
         hooked: Whether its hook is registered.
+        taken: Whether another reducer has taken its place.
         fired: Firings in this round on gradients that no step has used yet.
         count: Firings since the gradient was last made anew.
         order: Number of the last firing among those of all parameters.
@@ -95,6 +97,7 @@ class Slot:
     parameter: Tensor
     priority: int = 0
     hooked: bool = False
+    taken: bool = False
     fired: int = 0
     count: int = 0
     order: int = 0

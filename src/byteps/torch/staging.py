@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from byteps.session import Handle, Session
-from byteps.torch.tensors import Pending, buffer
+from byteps.torch.transfers import Pending, buffer
 from byteps.wire import TensorSpec
 
 
@@ -25,7 +25,7 @@ class Stager:
     """
 
     def __init__(self, device: torch.device) -> None:
-        self.stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        self.stream = torch.cuda.Stream(device)
         self.executor = ThreadPoolExecutor(1, "byteps-staging")
 
 
@@ -79,7 +79,7 @@ def _copy_to_host(source: Tensor, host: Tensor, stream: torch.cuda.Stream) -> to
     with torch.cuda.stream(stream), torch.no_grad():
         host.copy_(source, non_blocking=True)
         source.record_stream(stream)
-        copied = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        copied = torch.cuda.Event()
         copied.record(stream)
     return copied
 

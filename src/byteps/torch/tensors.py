@@ -1,25 +1,14 @@
-"""Tensors as buffers: which can be sent, and how their bytes reach the session and come back.
-
-A contiguous CPU tensor is sent from and received into its own memory. Others go through a copy: strided and
-negated views through a contiguous one, CUDA tensors through pinned memory (``staging``).
-"""
+"""Which tensors can be sent, and how they are declared."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Protocol
 
 import torch
 from torch import Tensor
 
 from byteps.dtypes import DType, ReduceOp
-from byteps.session import Buffer, Session
 from byteps.wire import TensorSpec
-
-if TYPE_CHECKING:
-    from byteps.torch.staging import Stager
 
 ELEMENT_TYPES = MappingProxyType(
     {
@@ -92,113 +81,3 @@ def spec_of(
     if dtype is DType.BOOL and op is ReduceOp.AVERAGE:
         raise ValueError(f"{name}: booleans have no average. Pass op=Sum (any), op=Min (all) or op=Max (any)")
     return TensorSpec(name, dtype, tuple(tensor.shape), op, *scales, root=root, ephemeral=ephemeral)
-
-
-class Transfer(Protocol):
-    """A round of one tensor: what the session and the staging of CUDA tensors return."""
-
-    def poll(self) -> bool:
-        """Whether the result, or an error, is there."""
-        ...
-
-    def wait(self) -> None:
-        """Wait for the result. Raises what went wrong."""
-        ...
-
-
-@dataclass(slots=True)
-class Pending:
-    """A tensor that is on its way.
-
-    Attributes:
-        transfer: Its round.
-        target: What will hold the result; None if this rank wants none.
-        received: Where the bytes arrive if that is not ``target`` itself.
-    """
-
-    transfer: Transfer
-    target: Tensor | None
-    received: Tensor | None = None
-
-    def finish(self) -> None:
-        """Wait until ``target`` holds the result.
-
-        Raises:
-            BytePSError: The round failed.
-        """
-        self.transfer.wait()
-        if self.target is None:
-            return
-        if self.received is None:
-            # The bytes came in behind autograd's back: let it notice that saved values are gone.
-            torch.autograd.graph.increment_version(self.target)
-        else:
-            with torch.no_grad():
-                self.target.copy_(self.received, non_blocking=True)
-
-
-def start(
-    session: Session,
-    spec: TensorSpec,
-    source: Tensor | None,
-    target: Tensor | None,
-    priority: int = 0,
-    stager: Stager | None = None,
-) -> Pending:
-    """Submit a tensor.
-
-    Args:
-        session: Where to.
-        spec: Its declaration.
-        source: What this rank contributes; None for nothing.
-        target: What is to hold the result, ``source`` itself or another tensor of its shape and dtype; None
-            if this rank wants no result.
-        priority: Higher numbers are sent first.
-        stager: Copies CUDA tensors without blocking the caller; without one, the caller waits for the copy.
-
-    Returns:
-        The pending result. The tensors are kept alive, and must be left alone, until ``finish()``.
-
-    Raises:
-        DuplicateNameError: A tensor of this name is in flight.
-        DeclarationError: The name stands for another shape, dtype or op.
-    """
-    given = source if source is not None else target
-    if given is not None and given.is_cuda:
-        from byteps.torch import staging  # only where there is CUDA
-
-        return staging.start(session, spec, source, target, priority, stager)
-    sent = None if source is None else _contiguous(source)
-    received = sent
-    if target is not None and target is not source:
-        received = target if _is_direct(target) else torch.empty_like(target, memory_format=_CONTIGUOUS)
-    elif target is None:
-        received = None
-    elif received is not source:
-        _check_writable(target, spec.name)
-    buffers = [None if tensor is None else buffer(tensor) for tensor in (sent, received)]
-    transfer = session.submit(spec, buffers[0], buffers[1], priority=priority)
-    return Pending(transfer, target, None if received is target else received)
-
-
-_CONTIGUOUS = torch.contiguous_format
-
-
-def _is_direct(tensor: Tensor) -> bool:
-    """Whether the tensor's memory holds its elements in order, as they are."""
-    return tensor.is_contiguous() and not tensor.is_neg()
-
-
-def _contiguous(tensor: Tensor) -> Tensor:
-    return tensor if _is_direct(tensor) else tensor.detach().resolve_neg().contiguous()
-
-
-def _check_writable(tensor: Tensor, name: str) -> None:
-    strides: Sequence[int] = tensor.stride()
-    if any(step == 0 and extent > 1 for step, extent in zip(strides, tensor.shape, strict=True)):
-        raise ValueError(f"{name}: an expanded tensor cannot hold a result. Send tensor.clone()")
-
-
-def buffer(tensor: Tensor) -> Buffer:
-    """A contiguous CPU tensor's memory; it keeps the tensor alive."""
-    return Buffer(tensor.data_ptr(), tensor.nbytes, tensor)

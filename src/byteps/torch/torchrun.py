@@ -8,12 +8,10 @@ from __future__ import annotations
 
 import dataclasses
 import ipaddress
-import logging
 import os
 import sys
 import time
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack, nullcontext
 
 from byteps.children import ChildRole, as_environment
 from byteps.config import Config, child_environment, format_address
@@ -22,10 +20,8 @@ from byteps.network import advertised_address
 from byteps.security import new_token
 from byteps.torch.invitations import Board, Invitation, master_address, receive
 
-_log = logging.getLogger("byteps.torch")
-
 _READY_TIMEOUT_S = 60.0
-_PATIENCE_S = 10.0
+_PATIENCE_S = 1.0
 _LOOPBACK = "127.0.0.1"
 # An address for documentation: nothing is sent there, it only makes the kernel name the default route.
 _ELSEWHERE = "192.0.2.1"
@@ -40,34 +36,71 @@ def discover(config: Config) -> tuple[Config, Callable[[], None]]:
 
     Returns:
         The settings with ``coordinator``, ``num_servers`` and, unless one is configured, ``auth_token``; and
-        a function to call when this rank has left the job: it waits until the children have ended, which they
-        do when the last rank has left. Called while an exception is on its way, it ends them at once.
+        a function to call when this rank has left the job, or could not join it.
 
     Raises:
         ConfigError: settings of this rank and of rank 0 do not fit, or the store's address is not set.
         JoinError: rank 0 did not say in time where the coordinator is.
         BytePSError: a child could not be started.
     """
-    cleanup = ExitStack()
+    children = _Children()
     try:
         if config.size > 1 or config.force_distributed:
-            config = _colocate(config, cleanup)
+            config = _colocate(config, children)
     except BaseException:
-        cleanup.close()
+        children.see_off()
         raise
-    return config, cleanup.close
+    return config, children.see_off
 
 
-def _colocate(config: Config, cleanup: ExitStack) -> Config:
+class _Children:
+    """The coordinator and servers that this rank has started."""
+
+    def __init__(self) -> None:
+        self._owner = os.getpid()
+        self._children: list[ChildRole] = []
+        self._board: Board | None = None
+
+    def start(self, role: str, settings: Mapping[str, object], *options: str) -> ChildRole:
+        """Start one."""
+        child = ChildRole(role, as_environment(settings), options=options)
+        self._children.append(child)
+        return child
+
+    def keep(self, board: Board) -> None:
+        """Hold on to the job's store, which ends if this rank hosts it and lets go."""
+        self._board = board
+
+    def see_off(self) -> None:
+        """This rank has left: its children stay until the others have left too, then end by themselves.
+
+        If the job never came together they are ended at once.
+        """
+        if os.getpid() != self._owner:
+            return  # a fork of the worker: they are not its children
+        # A server is ready when all ranks have joined.
+        joined = any(child.role == "server" and child.is_ready() for child in self._children)
+        # A rank that fails has to be seen to end before its leaving makes the others fail.
+        patience_s = 0.0 if hasattr(sys, "last_value") else _PATIENCE_S
+        end = time.monotonic() + patience_s
+        for child in reversed(self._children):
+            if not joined:
+                child.terminate()
+            elif child.wait(end - time.monotonic()) is None:
+                child.release()
+        self._board = None
+
+
+def _colocate(config: Config, children: _Children) -> Config:
     """Do what ``discover`` says for a job of several ranks."""
     per_node = _servers_per_node(config)
     config = dataclasses.replace(config, num_servers=per_node * _nodes(config))
-    joined = _accept(config, _invite(config, cleanup) if config.rank == 0 else receive(config))
+    joined = _accept(config, _invite(config, children) if config.rank == 0 else receive(config))
     if config.local_rank <= 0:
         node = config.rank if config.local_rank < 0 else config.node_rank
         for number in range(node * per_node, (node + 1) * per_node):
             rank = number if node >= 0 else ""
-            _start("server", {**_child_settings(joined), "rank": rank}, cleanup)
+            children.start("server", {**_child_settings(joined), "rank": rank})
     return joined
 
 
@@ -101,7 +134,7 @@ def _accept(config: Config, invitation: Invitation) -> Config:
     return dataclasses.replace(config, coordinator=invitation.coordinator, auth_token=token)
 
 
-def _invite(config: Config, cleanup: ExitStack) -> Invitation:
+def _invite(config: Config, children: _Children) -> Invitation:
     """On rank 0: start the coordinator and tell the others where it is."""
     master, _ = master_address(child_environment({}))
     token = "" if config.auth_token or config.auth_token_file else new_token()
@@ -111,12 +144,12 @@ def _invite(config: Config, cleanup: ExitStack) -> Invitation:
         "size": config.size,
         "advertise_host": _coordinator_host(config, master),
     }
-    child = _start("coordinator", settings, cleanup, "--port", str(config.port))
+    child = children.start("coordinator", settings, "--port", str(config.port))
     host, port = child.wait_ready(_READY_TIMEOUT_S).split()
     invitation = Invitation(format_address(host, int(port)), token)
-    # If this rank hosts the store, it has to last until all have read it; when the servers end, they have.
-    board = cleanup.enter_context(nullcontext(Board(config, time.monotonic() + config.join_timeout_s)))
+    board = Board(config, time.monotonic() + config.join_timeout_s)
     board.publish(invitation)
+    children.keep(board)
     return invitation
 
 
@@ -149,26 +182,3 @@ def _child_settings(config: Config) -> dict[str, object]:
         if field.name not in (*_IDENTITY, "role", "launcher") and value != field.default:
             changed[field.name] = value
     return changed
-
-
-def _start(role: str, settings: Mapping[str, object], cleanup: ExitStack, *options: str) -> ChildRole:
-    """Start a child and have ``cleanup`` end it."""
-    child = ChildRole(role, as_environment(settings), options=options)
-    cleanup.callback(_see_off, child, os.getpid())
-    return child
-
-
-def _see_off(child: ChildRole, owner: int) -> None:
-    """Wait for a child to end, which it does when the last rank has left, or end it."""
-    if os.getpid() != owner:
-        return  # a fork of the worker: the child is not its own
-    if sys.exc_info()[0] is not None or hasattr(sys, "last_value"):
-        # A process that ends with an exception does not wait: others may be waiting for it elsewhere.
-        child.terminate()
-        return
-    code = child.wait(_PATIENCE_S)
-    if code is None:
-        _log.warning("this rank has left the job; its %s stays until the others have left too", child.role)
-        code = child.wait()
-    if code:
-        _log.warning("the %s ended with exit code %d", child.role, code)

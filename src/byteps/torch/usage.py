@@ -9,8 +9,9 @@ from torch import Tensor
 
 from byteps.dtypes import ReduceOp
 from byteps.session import Session
+from byteps.torch.sending import start
 from byteps.torch.slots import Slot
-from byteps.torch.tensors import spec_of, start
+from byteps.torch.tensors import spec_of
 
 
 class Usage:

@@ -1,0 +1,136 @@
+"""The sentences about rounds in flight, in the user's names for tensors."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+Missing = Sequence[tuple[int, float]]
+"""(rank, seconds since it was last heard) of those who have not contributed to a round."""
+
+_OWN_KINDS = ("push_pull.", "gradient.")
+_SHOWN = 20
+_UNITS = ("B", "KiB", "MiB", "GiB")
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """A round in flight on a worker.
+
+    Attributes:
+        name: of the tensor, on the wire.
+        number: of the round, from 1.
+        nbytes: size of the tensor.
+        age_s: time since it was submitted.
+        unresolved: partitions whose result is not in place yet.
+        late: who has not contributed; None where nobody could say.
+    """
+
+    name: str
+    number: int
+    nbytes: int
+    age_s: float
+    unresolved: int
+    late: Missing | None
+
+
+@dataclass(frozen=True, slots=True)
+class OpenRound:
+    """A round that a server sums: one partition.
+
+    Attributes:
+        name: of the tensor, on the wire.
+        number: of the round, from 1.
+        partition: its index in the tensor.
+        nbytes: size of the partition.
+        ranks: whose contribution is not complete.
+    """
+
+    name: str
+    number: int
+    partition: int
+    nbytes: int
+    ranks: Sequence[int]
+
+
+def stall(name: str, number: int, late: Missing, waited_s: float) -> str:
+    """One sentence: ``step 812, layer4.weight: waiting for rank 5, last heard 3.2 s ago, 10 s so far``."""
+    return f"{_where(name, number)}: {_waiting(late)}, {waited_s:.0f} s so far"
+
+
+def describe_rounds(rounds: Iterable[Round]) -> list[str]:
+    """One line per round in flight on a worker, the oldest first."""
+    lines = []
+    for one in sorted(rounds, key=lambda one: -one.age_s):
+        parts = f"{count(one.unresolved, 'partition')} unresolved"
+        who = "who is late is not known" if one.late is None else _waiting(one.late)
+        what = f"{_where(one.name, one.number)}: {size(one.nbytes)}"
+        lines.append(f"{what}, in flight for {one.age_s:.1f} s, {parts}, {who}")
+    return lines
+
+
+def describe_open(rounds: Iterable[OpenRound]) -> list[str]:
+    """One line per tensor, round and set of late ranks that a server has open."""
+    groups: dict[tuple[str, int, tuple[int, ...]], list[OpenRound]] = {}
+    for one in rounds:
+        groups.setdefault((one.name, one.number, tuple(one.ranks)), []).append(one)
+    lines = []
+    for (name, number, ranks), partitions in sorted(groups.items()):
+        indices = [str(index) for index in sorted(one.partition for one in partitions)]
+        shown = ", ".join(indices[:_SHOWN]) + (", ..." if len(indices) > _SHOWN else "")
+        word = "partition" if len(indices) == 1 else "partitions"
+        nbytes = size(sum(one.nbytes for one in partitions))
+        lines.append(f"{_where(name, number)}: {word} {shown}, {nbytes}, waiting for {_ranks(ranks)}")
+    return lines
+
+
+def user_name(name: str) -> str:
+    """The name that the user gave a tensor, where he gave one; else the name on the wire."""
+    for kind in _OWN_KINDS:
+        if name.startswith(kind) and not name.startswith(f"{kind}noname."):
+            return name[len(kind) :]
+    return name
+
+
+def size(nbytes: int) -> str:
+    """A number of bytes for readers: ``4.0 MiB``."""
+    value, unit = float(nbytes), 0
+    while value >= 1024 and unit < len(_UNITS) - 1:
+        value, unit = value / 1024, unit + 1
+    return f"{value:.1f} {_UNITS[unit]}" if unit else f"{nbytes} B"
+
+
+def count(number: int, noun: str) -> str:
+    """``1 server``, ``2 servers``."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def _where(name: str, number: int) -> str:
+    return f"step {number}, {user_name(name)}"
+
+
+def _waiting(late: Missing) -> str:
+    if not late:
+        return "waiting for the servers"
+    if len(late) == 1:
+        return f"waiting for rank {late[0][0]}, {_heard(late[0][1])}"
+    texts = [f"{rank} ({_heard(heard_s)})" for rank, heard_s in late]
+    return f"waiting for ranks {_joined(texts)}"
+
+
+def _heard(heard_s: float) -> str:
+    return f"last heard {heard_s:.1f} s ago" if math.isfinite(heard_s) else "not heard yet"
+
+
+def _ranks(ranks: Sequence[int]) -> str:
+    if len(ranks) == 1:
+        return f"rank {ranks[0]}"
+    return f"ranks {_joined([str(rank) for rank in ranks])}" if ranks else "nobody"
+
+
+def _joined(texts: Sequence[str]) -> str:
+    """``1, 2 and 3``; the first of them where there are many."""
+    if len(texts) > _SHOWN:
+        return f"{', '.join(texts[:_SHOWN])} and {len(texts) - _SHOWN} more"
+    return f"{', '.join(texts[:-1])} and {texts[-1]}"

@@ -1,0 +1,228 @@
+"""Every worker with every server: this process joins the job, and the ranks measure one after the other.
+
+While one rank measures, the others have sent their (empty) part before, so that each time is the time of one
+pair alone.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import statistics
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from byteps.communicator import ParameterServer
+from byteps.config import Config
+from byteps.diagnostics import count
+from byteps.doctor.findings import Finding, Pair, fail, ok, warn
+from byteps.dtypes import CELL_BYTES, DType, ReduceOp
+from byteps.errors import BytePSError, HandshakeError
+from byteps.session import Buffer, Session, connect
+from byteps.wire import TensorSpec, Welcome
+from byteps.worker import Linker, SocketLinker
+
+Array = npt.NDArray[Any]
+
+_JOIN_TIMEOUT_S = 30.0
+_CONNECT_TIMEOUT_S = 5.0
+_LATENCY_ROUNDS = 10
+_BURSTS, _BURST_TENSORS = 3, 32
+_SKEW_S = 1.0
+_SLOW_SHARE = 1 / 3
+
+
+class Unreachable(BytePSError):
+    """Servers that this worker cannot connect to.
+
+    Attributes:
+        failures: what went wrong, by server.
+    """
+
+    def __init__(self, rank: int, failures: dict[int, str]) -> None:
+        super().__init__("; ".join(failures.values()))
+        self.rank = rank
+        self.failures = failures
+
+
+def check_pairs(config: Config, given: bool) -> tuple[list[Finding], list[Pair], int]:
+    """Join the job and measure.
+
+    Args:
+        config: of a worker of the job.
+        given: whether the user chose ``join_timeout_s``; else a job that is not complete is given up soon.
+
+    Returns:
+        Findings, the speed of each pair, and this process's rank. The pairs are on all ranks the same.
+    """
+    if not given:
+        config = dataclasses.replace(config, join_timeout_s=_JOIN_TIMEOUT_S)
+    undo: Callable[[], None] = lambda: None  # noqa: E731
+    try:
+        config, undo = _found(config)
+        session = connect(config, _linker)
+    except Unreachable as error:
+        advice = "open the servers' ports in the firewall, or set BYTEPS_INTERFACE on the server's host"
+        found = [
+            fail(f"worker {error.rank} -> server {server}", text, advice)
+            for server, text in error.failures.items()
+        ]
+        return found, [], error.rank
+    except (BytePSError, OSError) as error:
+        return [fail("job", str(error), "see the logs of the coordinator and of the others")], [], config.rank
+    else:
+        return *_measured(session), session.rank
+    finally:
+        undo()
+
+
+def _found(config: Config) -> tuple[Config, Callable[[], None]]:
+    """Under torchrun the coordinator has to be started and found first."""
+    if config.launcher != "torchrun" or config.coordinator:
+        return config, lambda: None
+    from byteps.torch.torchrun import discover
+
+    return discover(config)
+
+
+def _linker(config: Config, welcome: Welcome) -> Linker:
+    """Connects to all servers before it gives up, so that all that cannot be reached are named."""
+    plain = SocketLinker(dataclasses.replace(config, join_timeout_s=_CONNECT_TIMEOUT_S), welcome)
+    links, failures = {}, {}
+    for server in range(len(welcome.servers)):
+        try:
+            for lane in range(welcome.settings.lanes):
+                links[server, lane] = plain(server, lane)
+        except (HandshakeError, BytePSError, ConnectionError) as error:
+            failures[server] = str(error)
+    if failures:
+        raise Unreachable(welcome.rank, failures)
+    return lambda server, lane: links[server, lane]
+
+
+def _measured(session: Session) -> tuple[list[Finding], list[Pair]]:
+    try:
+        measurement = _Measurement(session)
+        table = measurement.run()
+        skew_s = measurement.clock_skew_s()
+        session.barrier()
+    except BytePSError as error:
+        return [fail("job", str(error), "the rank or server named there has the reason in its log")], []
+    finally:
+        session.shutdown()
+    pairs = [
+        Pair(worker, server, float(table[worker, server, 0]), float(table[worker, server, 1]))
+        for worker in range(table.shape[0])
+        for server in range(table.shape[1])
+    ]
+    roles = f"{count(session.size, 'worker')} and {count(table.shape[1], 'server')} reach it"
+    return [ok("coordinator", roles), _skew(skew_s), *_judged(pairs)], pairs
+
+
+def _skew(skew_s: float) -> Finding:
+    text = f"wall clocks of the ranks are within {skew_s:.3f} s"
+    if skew_s > _SKEW_S:
+        return warn("clocks", text, "run a time service (chrony) on all hosts, or logs cannot be compared")
+    return ok("clocks", text)
+
+
+def _judged(pairs: Sequence[Pair]) -> Iterator[Finding]:
+    """One finding per pair; those that are much slower than most are a warning."""
+    usual = statistics.median(pair.bytes_per_s for pair in pairs)
+    for pair in pairs:
+        check = f"worker {pair.worker} -> server {pair.server}"
+        text = f"{1e3 * pair.latency_s:.2f} ms, {pair.bytes_per_s / 1e9:.3f} GB/s each way"
+        if pair.bytes_per_s < _SLOW_SHARE * usual:
+            yield warn(check, text, f"others reach {usual / 1e9:.3f} GB/s: look at that host's link and load")
+        else:
+            yield ok(check, text)
+
+
+class _Measurement:
+    """The rounds of all ranks, in step."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        communicator = session.communicator
+        assert isinstance(communicator, ParameterServer), "a job of several processes has servers"
+        self._servers = session.servers
+        self._latency = self._declare(communicator, "latency", _LATENCY_ROUNDS, 1)
+        self._burst = self._declare(
+            communicator, "burst", _BURSTS * _BURST_TENSORS, CELL_BYTES // DType.FLOAT32.itemsize
+        )
+
+    def run(self) -> Array:
+        """Latency (s) and speed (bytes/s) by worker and server."""
+        own = np.zeros((self._session.size, self._servers, 2), np.float64)
+        for turn in range(self._session.size):
+            if turn == self._session.rank:
+                self._session.barrier()
+                for server in range(self._servers):
+                    own[turn, server] = self._latency_s(server), self._bytes_per_s(server)
+            else:
+                rounds = [spec for group in (self._latency, self._burst) for of in group for spec in of]
+                handles = [self._session.submit(spec, None, None) for spec in rounds]
+                self._session.barrier()
+                for handle in handles:
+                    handle.wait()
+        return self._summed("doctor.table", own)
+
+    def clock_skew_s(self) -> float:
+        """The largest difference between two ranks' wall clocks, known as well as the barrier is sharp."""
+        self._session.barrier()
+        own = np.zeros(self._session.size, np.float64)
+        own[self._session.rank] = time.time()
+        return float(np.ptp(self._summed("doctor.clock", own)))
+
+    def _declare(
+        self, communicator: ParameterServer, kind: str, per_server: int, length: int
+    ) -> list[list[TensorSpec]]:
+        """``per_server`` tensors of one partition on each server: equal ones are dealt out evenly."""
+        specs = [
+            TensorSpec(f"doctor.{kind}.{number}", DType.FLOAT32, (length,), ReduceOp.SUM)
+            for number in range(per_server * self._servers)
+        ]
+        self._session.declare(specs)
+        found: list[list[TensorSpec]] = [[] for _ in range(self._servers)]
+        for spec in specs:
+            found[communicator.servers_of(spec.name)[0]].append(spec)
+        return found
+
+    def _latency_s(self, server: int) -> float:
+        data = np.ones(1, np.float32)
+        times = []
+        for spec in self._latency[server]:
+            begin_s = time.perf_counter()
+            self._session.submit(spec, _buffer(data), _buffer(data)).wait()
+            times.append(time.perf_counter() - begin_s)
+        return statistics.median(times)
+
+    def _bytes_per_s(self, server: int) -> float:
+        data = np.arange(CELL_BYTES // DType.FLOAT32.itemsize, dtype=np.float32)
+        results = [np.empty_like(data) for _ in range(_BURST_TENSORS)]
+        speeds = []
+        for burst in range(_BURSTS):
+            specs = self._burst[server][burst * _BURST_TENSORS : (burst + 1) * _BURST_TENSORS]
+            begin_s = time.perf_counter()
+            handles = [
+                self._session.submit(spec, _buffer(data), _buffer(result))
+                for spec, result in zip(specs, results, strict=True)
+            ]
+            for handle in handles:
+                handle.wait()
+            speeds.append(_BURST_TENSORS * data.nbytes / (time.perf_counter() - begin_s))
+            if not all(np.array_equal(result, data) for result in results):
+                raise BytePSError(f"server {server} returned other values than were sent to it")
+        return max(speeds)
+
+    def _summed(self, name: str, own: Array) -> Array:
+        spec = TensorSpec(name, DType.FLOAT64, own.shape, ReduceOp.SUM)
+        self._session.submit(spec, _buffer(own), _buffer(own)).wait()
+        return own
+
+
+def _buffer(array: Array) -> Buffer:
+    return Buffer(array.ctypes.data, array.nbytes, array)

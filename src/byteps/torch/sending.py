@@ -1,0 +1,82 @@
+"""How a tensor's bytes reach the session and come back.
+
+A contiguous CPU tensor is sent from and received into its own memory. Others go through a copy: strided and
+negated views through a contiguous one, CUDA tensors through pinned memory (``staging``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from byteps.session import Session
+from byteps.torch.transfers import Pending, buffer
+from byteps.wire import TensorSpec
+
+if TYPE_CHECKING:
+    from byteps.torch.staging import Stager
+
+
+def start(
+    session: Session,
+    spec: TensorSpec,
+    source: Tensor | None,
+    target: Tensor | None,
+    priority: int = 0,
+    stager: Stager | None = None,
+) -> Pending:
+    """Submit a tensor.
+
+    Args:
+        session: Where to.
+        spec: Its declaration.
+        source: What this rank contributes; None for nothing.
+        target: What is to hold the result, ``source`` itself or another tensor of its shape and dtype; None
+            if this rank wants no result.
+        priority: Higher numbers are sent first.
+        stager: Copies CUDA tensors without blocking the caller; without one, the caller waits for the copy.
+
+    Returns:
+        The pending result. The tensors are kept alive, and must be left alone, until ``finish()``.
+
+    Raises:
+        DuplicateNameError: A tensor of this name is in flight.
+        DeclarationError: The name stands for another shape, dtype or op.
+    """
+    given = source if source is not None else target
+    if given is not None and given.is_cuda:
+        from byteps.torch import staging  # only where there is CUDA
+
+        return staging.start(session, spec, source, target, priority, stager)
+    sent = None if source is None else _contiguous(source)
+    received = sent
+    if target is not None and target is not source:
+        received = target if _is_direct(target) else torch.empty_like(target, memory_format=_CONTIGUOUS)
+    elif target is None:
+        received = None
+    elif received is not source:
+        _check_writable(target, spec.name)
+    buffers = [None if tensor is None else buffer(tensor) for tensor in (sent, received)]
+    transfer = session.submit(spec, buffers[0], buffers[1], priority=priority)
+    return Pending(transfer, target, None if received is target else received)
+
+
+_CONTIGUOUS = torch.contiguous_format
+
+
+def _is_direct(tensor: Tensor) -> bool:
+    """Whether the tensor's memory holds its elements in order, as they are."""
+    return tensor.is_contiguous() and not tensor.is_neg()
+
+
+def _contiguous(tensor: Tensor) -> Tensor:
+    return tensor if _is_direct(tensor) else tensor.detach().resolve_neg().contiguous()
+
+
+def _check_writable(tensor: Tensor, name: str) -> None:
+    strides: Sequence[int] = tensor.stride()
+    if any(step == 0 and extent > 1 for step, extent in zip(strides, tensor.shape, strict=True)):
+        raise ValueError(f"{name}: an expanded tensor cannot hold a result. Send tensor.clone()")
