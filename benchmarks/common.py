@@ -12,7 +12,7 @@ import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -93,24 +93,53 @@ def main(
     if arguments.worker and worker:
         worker(arguments.worker)
         return
-    rows = measure()
+    report(description, measure(), as_json=arguments.json)
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """More figures than have bounds.
+
+    Args:
+        columns: What each column is, with its unit.
+        lines: The cells: texts and numbers.
+    """
+
+    columns: Sequence[str]
+    lines: Sequence[Sequence[str | float]]
+
+    def cells(self) -> list[tuple[str, ...]]:
+        """Header and lines as text."""
+        return [
+            tuple(cell if isinstance(cell, str) else f"{cell:.3g}" for cell in line)
+            for line in (self.columns, *self.lines)
+        ]
+
+
+def report(description: str, rows: Sequence[Row], *, as_json: bool, table: Table | None = None) -> NoReturn:
+    """Print the figures and end the process with 1 if one misses its bound, else with 0."""
     machine = (
         f"{len(os.sched_getaffinity(0))} cores, {platform.machine()}, Python {platform.python_version()}"
     )
-    if arguments.json:
-        table = [{**asdict(row), "passed": row.passed} for row in rows]
-        print(json.dumps({"what": description, "machine": machine, "rows": table}, indent=2))
+    if as_json:
+        entries = [{**asdict(row), "passed": row.passed} for row in rows]
+        result: dict[str, Any] = {"what": description, "machine": machine, "rows": entries}
+        if table is not None:
+            result["table"] = [dict(zip(table.columns, line, strict=True)) for line in table.lines]
+        print(json.dumps(result, indent=2))
     else:
-        print_table(description, machine, rows)
+        print(f"\n{description}\n({machine})")
+        if table is not None:
+            print_table(table.cells())
+        print_table([("figure", "value", "bound", ""), *(row.cells() for row in rows)])
     sys.exit(not all(row.passed for row in rows))
 
 
-def print_table(title: str, machine: str, rows: Sequence[Row]) -> None:
-    """Print the figures below each other, in the form that Markdown shows as a table."""
-    print(f"\n{title}\n({machine})\n")
-    lines = [("figure", "value", "bound", ""), *(row.cells() for row in rows)]
-    widths = [max(len(line[column]) for line in lines) for column in range(4)]
-    lines.insert(1, ("-" * widths[0], "-" * widths[1], "-" * widths[2], "-" * widths[3]))
-    for line in lines:
+def print_table(lines: Sequence[Sequence[str]]) -> None:
+    """Print lines of cells, the first of them the header, in the form that Markdown shows as a table."""
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    ruler = ["-" * width for width in widths]
+    print()
+    for line in (lines[0], ruler, *lines[1:]):
         cells = " | ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True))
         print(f"| {cells} |")

@@ -24,7 +24,7 @@
 
 namespace {
 
-constexpr size_t kBlockBytes = 256 << 10;
+constexpr size_t kBlockBytes = 512 << 10;
 
 [[noreturn]] void fail(const char* what) {
   std::perror(what);
@@ -57,7 +57,7 @@ bool move(ssize_t (*call)(int, char*, size_t), int fd, char* memory, size_t nbyt
 }
 
 ssize_t put(int fd, char* memory, size_t nbytes) { return send(fd, memory, nbytes, MSG_NOSIGNAL); }
-ssize_t take(int fd, char* memory, size_t nbytes) { return recv(fd, memory, nbytes, 0); }
+ssize_t take(int fd, char* memory, size_t nbytes) { return recv(fd, memory, nbytes, MSG_WAITALL); }
 
 // One connection of a server. Its two threads learn from the head of each exchange how long it is.
 void serve(int fd) {

@@ -67,11 +67,11 @@ void Lane::run() {
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
   while (true) {
     after_events();
-    pump();
+    const bool more = pump();
     const auto now = Clock::now();
     if (stop_by_ && (drained() || now >= *stop_by_)) break;
     if (now >= next_beat_) beat(now);
-    loop_.run_once(timeout_ms(Clock::now()));
+    loop_.run_once(more ? 0 : timeout_ms(Clock::now()));
   }
   close_all();
 }
@@ -139,15 +139,19 @@ void Lane::send(Peer& peer, const Header& header, std::span<const iovec> payload
   counters_.frames_sent.fetch_add(1, std::memory_order_relaxed);
 }
 
-// Sends until the scheduler has nothing to give, the links take no more, or the budget is used up.
-void Lane::pump() {
-  while (grant_some()) {
+// Sends until the scheduler has nothing to give, the links take no more, or the budget is used up. True if more can be
+// sent at once: a link that drains as fast as it is written to must not keep this thread from looking at what came
+// in, which may be more urgent.
+bool Lane::pump() {
+  bool more = grant_some();
+  if (more) {
     refresh_unsent();
-    if (pending_bytes_ >= egress_.budget_bytes() && block_full_links()) break;
+    more = pending_bytes_ < egress_.budget_bytes() || !block_full_links();
   }
-  const bool backlogged = any_blocked();
+  const bool backlogged = more || any_blocked();
   const size_t unsent = backlogged ? refresh_unsent() : 0;
   egress_.observe(backlogged, written_bytes_ - unsent, Clock::now());
+  return more;
 }
 
 bool Lane::block_full_links() {

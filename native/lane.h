@@ -104,7 +104,7 @@ class Lane {
   class Beacon;
 
   void run();
-  void pump();
+  bool pump();
   bool grant_some();  // true if the budget stopped it
   bool accepts(uint32_t link);
   bool block_full_links();
@@ -133,5 +133,13 @@ class Lane {
   std::mutex stop_mutex_;
   std::thread thread_;
 };
+
+// One counter over all lanes of a worker or server.
+template <typename Lanes>
+uint64_t total(const Lanes& lanes, std::atomic<uint64_t> LaneCounters::*counter) {
+  uint64_t sum = 0;
+  for (const auto& lane : lanes) sum += (lane->counters().*counter).load(std::memory_order_relaxed);
+  return sum;
+}
 
 }  // namespace byteps

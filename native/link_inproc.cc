@@ -45,27 +45,13 @@ class Ring {
   ssize_t write(const iovec* parts, int count) {
     const std::lock_guard lock(mutex_);
     if (closed_) return Link::kClosed;
-    size_t moved = 0;
-    for (int i = 0; i < count; ++i) {
-      const size_t n = copy_in(static_cast<const std::byte*>(parts[i].iov_base), parts[i].iov_len);
-      moved += n;
-      if (n < parts[i].iov_len) break;
-    }
-    raise_flags();
-    return static_cast<ssize_t>(moved);
+    return move(parts, count, [this](std::byte* from, size_t n) { return copy_in(from, n); });
   }
 
   ssize_t read(const iovec* parts, int count) {
     const std::lock_guard lock(mutex_);
     if (used_ == 0 && closed_) return Link::kClosed;
-    size_t moved = 0;
-    for (int i = 0; i < count; ++i) {
-      const size_t n = copy_out(static_cast<std::byte*>(parts[i].iov_base), parts[i].iov_len);
-      moved += n;
-      if (n < parts[i].iov_len) break;
-    }
-    raise_flags();
-    return static_cast<ssize_t>(moved);
+    return move(parts, count, [this](std::byte* to, size_t n) { return copy_out(to, n); });
   }
 
   void close() {
@@ -78,6 +64,18 @@ class Ring {
   int writable_fd() const { return writable_.fd(); }
 
  private:
+  template <typename Copy>
+  ssize_t move(const iovec* parts, int count, const Copy& copy) {
+    size_t moved = 0;
+    for (int i = 0; i < count; ++i) {
+      const size_t n = copy(static_cast<std::byte*>(parts[i].iov_base), parts[i].iov_len);
+      moved += n;
+      if (n < parts[i].iov_len) break;
+    }
+    raise_flags();
+    return static_cast<ssize_t>(moved);
+  }
+
   void raise_flags() {
     readable_.set(used_ > 0 || closed_);
     writable_.set(used_ < bytes_.size() || closed_);

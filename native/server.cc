@@ -118,18 +118,7 @@ void Server::abandon() {
   for (auto& lane : lanes_) lane->abandon();
 }
 
-namespace {
-
-template <typename Lanes>
-uint64_t sum(const Lanes& lanes, std::atomic<uint64_t> LaneCounters::*counter) {
-  uint64_t total = 0;
-  for (const auto& lane : lanes) total += (lane->counters().*counter).load(std::memory_order_relaxed);
-  return total;
-}
-
-}  // namespace
-
-uint64_t Server::bytes_sent() const { return sum(lanes_, &LaneCounters::bytes_sent); }
-uint64_t Server::bytes_received() const { return sum(lanes_, &LaneCounters::bytes_received); }
+uint64_t Server::bytes_sent() const { return total(lanes_, &LaneCounters::bytes_sent); }
+uint64_t Server::bytes_received() const { return total(lanes_, &LaneCounters::bytes_received); }
 
 }  // namespace byteps

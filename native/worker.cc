@@ -152,19 +152,8 @@ std::vector<std::shared_ptr<Transfer>> Worker::in_flight() const {
   return result;
 }
 
-namespace {
-
-template <typename Lanes>
-uint64_t sum(const Lanes& lanes, std::atomic<uint64_t> LaneCounters::*counter) {
-  uint64_t total = 0;
-  for (const auto& lane : lanes) total += (lane->counters().*counter).load(std::memory_order_relaxed);
-  return total;
-}
-
-}  // namespace
-
-uint64_t Worker::bytes_sent() const { return sum(lanes_, &LaneCounters::bytes_sent); }
-uint64_t Worker::bytes_received() const { return sum(lanes_, &LaneCounters::bytes_received); }
-uint64_t Worker::frames_sent() const { return sum(lanes_, &LaneCounters::frames_sent); }
+uint64_t Worker::bytes_sent() const { return total(lanes_, &LaneCounters::bytes_sent); }
+uint64_t Worker::bytes_received() const { return total(lanes_, &LaneCounters::bytes_received); }
+uint64_t Worker::frames_sent() const { return total(lanes_, &LaneCounters::frames_sent); }
 
 }  // namespace byteps

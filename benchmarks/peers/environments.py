@@ -6,7 +6,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib.util
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -14,6 +16,7 @@ import venv
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from benchmarks.common import ROOT
 from byteps.config.environment import child_environment, environment
 
 TORCH = "torch==2.13.0"
@@ -49,6 +52,24 @@ def python_of(peer: str) -> str:
     if not _stamp(peer).exists():
         raise PeerMissing(f"{peer} is not installed: python -m benchmarks.peers install {peer}")
     return str(_python(peer))
+
+
+def raw_program() -> str:
+    """The program of plain sockets, compiled if it is not there yet or its source has changed.
+
+    Raises:
+        SystemExit: No compiler, or it fails.
+    """
+    source = ROOT / "benchmarks" / "raw.cc"
+    program = folder() / f"raw-{hashlib.sha256(source.read_bytes()).hexdigest()[:16]}"
+    if not program.exists():
+        compiler = environment().get("CXX", "g++")
+        if shutil.which(compiler) is None:
+            raise SystemExit(f"no C++ compiler ({compiler}) to build {source}: apt-get install g++")
+        program.parent.mkdir(parents=True, exist_ok=True)
+        _run([compiler, "-std=c++20", "-O2", "-pthread", str(source), "-o", f"{program}.new"])
+        Path(f"{program}.new").rename(program)
+    return str(program)
 
 
 def install_horovod() -> None:

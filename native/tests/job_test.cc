@@ -290,19 +290,15 @@ void check_fork(LinkMaker make) {
 }  // namespace
 
 int main() {
-  check_all_shapes();
+  for (const auto check : {check_all_shapes, check_retraction, check_one_broken_link_ends_all_lanes, check_close_while_submitting, check_misuse}) check();
   for (const LinkMaker make : {LinkMaker{tcp_links}, LinkMaker{inproc_links}}) {
     check_departure(make);
+    check_destruction_in_any_order(make);
+    check_fork(make);
     for (int i = 0; i < 5; ++i) {
       check_worker_closed_in_a_round(make);
       check_server_closed_in_a_round(make);
     }
-    check_destruction_in_any_order(make);
-    check_fork(make);
   }
-  check_retraction();
-  check_one_broken_link_ends_all_lanes();
-  check_close_while_submitting();
-  check_misuse();
   return 0;
 }

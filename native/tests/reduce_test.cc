@@ -211,14 +211,8 @@ void check_instruction_sets() {
 }  // namespace
 
 int main() {
-    check_all_sizes();
-    check_round_trip(DType::f16, 0x7c00);
-    check_round_trip(DType::bf16, 0x7f80);
-    check_half_rounding();
-    check_bfloat_rounding();
-    check_integers();
-    check_merge_is_accumulate();
-    check_in_place_widen();
-    check_instruction_sets();
-    return 0;
+  for (const auto check : {check_all_sizes, check_half_rounding, check_bfloat_rounding, check_integers, check_merge_is_accumulate, check_in_place_widen, check_instruction_sets}) check();
+  check_round_trip(DType::f16, 0x7c00);
+  check_round_trip(DType::bf16, 0x7f80);
+  return 0;
 }

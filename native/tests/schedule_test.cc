@@ -243,14 +243,7 @@ void check_history(Policy policy, uint32_t seed) {
 }  // namespace
 
 int main() {
-  check_priority_and_ties();
-  check_preemption_between_chunks();
-  check_credit_and_park();
-  check_larger_than_the_window();
-  check_no_overtaking();
-  check_stop_and_wait();
-  check_empty_tasks_and_ids();
-  check_drop_link();
+  for (const auto check : {check_priority_and_ties, check_preemption_between_chunks, check_credit_and_park, check_larger_than_the_window, check_no_overtaking, check_stop_and_wait, check_empty_tasks_and_ids, check_drop_link}) check();
   for (uint32_t seed = 0; seed < 200; ++seed) {
     for (const Policy policy : {Policy::priority, Policy::fifo, Policy::stop_and_wait}) check_history(policy, seed);
   }

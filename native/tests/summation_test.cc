@@ -190,11 +190,11 @@ void check_pool() {
 }  // namespace
 
 int main() {
+  for (const auto check : {check_pool}) check();
   for (size_t dtype = 0; dtype < kDTypes; ++dtype) {
     for (size_t op = 0; op < kOps; ++op) check_type(static_cast<DType>(dtype), static_cast<Op>(op));
   }
   check_deterministic(DType::f32);
   check_deterministic(DType::bf16);
-  check_pool();
   return 0;
 }

@@ -135,9 +135,6 @@ void check_random_bytes() {
 }  // namespace
 
 int main() {
-  check_round_trip();
-  check_layout();
-  check_rejections();
-  check_random_bytes();
+  for (const auto check : {check_round_trip, check_layout, check_rejections, check_random_bytes}) check();
   return 0;
 }

@@ -1,4 +1,4 @@
-"""``python -m byteps`` is the ``byteps`` command; the launcher starts its coordinator and servers this way."""
+"""``python -m byteps`` is the ``byteps`` command; launchers start coordinator and servers this way."""
 
 from __future__ import annotations
 

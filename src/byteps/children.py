@@ -19,7 +19,7 @@ from contextlib import suppress
 
 from byteps.config import child_environment
 from byteps.config.names import spellings, variable
-from byteps.errors import BytePSError
+from byteps.errors import BytePSError, remedy
 
 ORPHANED_EXIT_CODE = 75
 _PR_SET_PDEATHSIG = 1
@@ -130,7 +130,7 @@ class ChildRole:
         except OSError as error:
             os.close(self._lifeline)
             os.close(self._ready)
-            raise BytePSError(f"cannot start the {role} process: {error}") from error
+            raise BytePSError(f"cannot start the {role} process: {error}{remedy(error)}") from error
         finally:
             os.close(lifeline)
             os.close(ready)

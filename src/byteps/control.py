@@ -150,9 +150,13 @@ class ControlClient:
     def deliver(self, message: Message) -> None:
         """A message has come in. Called by the channel."""
         if isinstance(message, Welcome | JoinRefused) and not self._welcome.done():
-            if isinstance(message, Welcome):
-                self._on_welcome(message)
-            self._welcome.set_result(message)
+            try:
+                if isinstance(message, Welcome):
+                    self._on_welcome(message)
+            except Exception as error:  # whoever waits for it must not wait for ever
+                self._welcome.set_exception(JoinError(f"cannot start: {error}"))
+            else:
+                self._welcome.set_result(message)
         elif isinstance(message, Lost) and not self._welcome.done():
             self._welcome.set_exception(PeerLost(message.reason))
         elif isinstance(message, _ANSWERS):
@@ -297,6 +301,8 @@ class SocketChannel:
                 readable.poll()
                 with self._lock:
                     data = self._receive()
+                if data is None:
+                    continue
                 if not data:
                     break
                 for message in decoder.feed(data):
@@ -305,11 +311,18 @@ class SocketChannel:
             reason = str(error)
         self._client.closed(reason)
 
-    def _receive(self) -> bytes:
-        data = self._sock.recv(65536)
-        while isinstance(self._sock, ssl.SSLSocket) and self._sock.pending():
-            data += self._sock.recv(self._sock.pending())
-        return data
+    def _receive(self) -> bytes | None:
+        """What has come: nothing (None) if that was TLS's own, such as a session ticket; b"" at the end."""
+        self._sock.setblocking(False)  # or it would wait for more while it holds the lock
+        try:
+            data = self._sock.recv(65536)
+            while isinstance(self._sock, ssl.SSLSocket) and self._sock.pending():
+                data += self._sock.recv(self._sock.pending())
+            return data
+        except (ssl.SSLWantReadError, BlockingIOError):
+            return None
+        finally:
+            self._sock.setblocking(True)
 
 
 def open_control(config: Config, client: ControlClient, role: str) -> SocketChannel:

@@ -6,6 +6,11 @@ the built-in classes keep working. All others are ``RuntimeError``.
 
 from __future__ import annotations
 
+import errno
+
+NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+"""Errors of a file that can grow no further for now."""
+
 
 class BytePSError(RuntimeError):
     """Base of all errors raised by byteps."""
@@ -56,3 +61,12 @@ class SessionClosed(BytePSError):
 
 class StallTimeout(BytePSError):
     """A live rank was later than ``stall_timeout_s`` allows."""
+
+
+def remedy(error: OSError) -> str:
+    """What to do about an error of the operating system, as the end of a sentence; empty where unknown."""
+    if error.errno in (errno.EMFILE, errno.ENFILE):
+        return "; raise the limit of open files (ulimit -n)"
+    if error.errno in NO_SPACE:
+        return "; make room there, or write elsewhere"
+    return ""

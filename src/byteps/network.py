@@ -11,7 +11,7 @@ import struct
 import time
 
 from byteps.config import Config, format_address, parse_address
-from byteps.errors import ConfigError
+from byteps.errors import BytePSError, ConfigError, remedy
 
 __all__ = [
     "advertised_address",
@@ -20,11 +20,12 @@ __all__ = [
     "format_address",
     "interfaces",
     "listen",
+    "loopback",
     "parse_address",
     "tune",
 ]
 
-_LOOPBACK = "127.0.0.1"
+_LOOPBACK, _LOOPBACK_IPV6 = "127.0.0.1", "::1"
 _BACKLOG = 1024
 # Any port does: connecting a datagram socket sends nothing, it only asks the kernel for a route.
 _PROBE_PORT = 9
@@ -51,6 +52,11 @@ def interfaces() -> dict[str, tuple[str, ...]]:
     return {name: tuple(addresses) for name, addresses in found.items()}
 
 
+def loopback() -> str:
+    """This host's loopback address: IPv6's where that is the only one."""
+    return _LOOPBACK if _is_own(_LOOPBACK) or not _is_own(_LOOPBACK_IPV6) else _LOOPBACK_IPV6
+
+
 def bind_address(config: Config) -> str:
     """The address to listen on.
 
@@ -70,7 +76,7 @@ def bind_address(config: Config) -> str:
         if _is_own(config.advertise_host):
             return config.advertise_host
         return "::" if ":" in config.advertise_host else "0.0.0.0"
-    return _source_address(coordinator) if coordinator else _LOOPBACK
+    return _source_address(coordinator) if coordinator else loopback()
 
 
 def advertised_address(config: Config, peer: str) -> str:
@@ -92,7 +98,7 @@ def advertised_address(config: Config, peer: str) -> str:
         return _interface_address(config.interface, peer)
     if config.bind_host and not _is_wildcard(config.bind_host):
         return config.bind_host
-    return _source_address(peer) if peer else _LOOPBACK
+    return _source_address(peer) if peer else loopback()
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -141,6 +147,7 @@ def connect(host: str, port: int, timeout_s: float) -> socket.socket:
 
     Raises:
         ConnectionError: nobody answered at any address in time; trying again later may help.
+        BytePSError: this process has no file descriptor left.
     """
     where = format_address(host, port)
     end = time.monotonic() + timeout_s
@@ -150,7 +157,13 @@ def connect(host: str, port: int, timeout_s: float) -> socket.socket:
     except OSError as error:
         raise ConnectionError(f"cannot connect to {where}: {error}") from error
     for family, kind, protocol, _, address in found:
-        sock = socket.socket(family, kind, protocol)
+        try:
+            sock = socket.socket(family, kind, protocol)
+        except OSError as error:
+            if remedy(error):
+                raise BytePSError(f"cannot connect to {where}: {error.strerror}{remedy(error)}") from error
+            failure = error  # a kernel without IPv6
+            continue
         try:
             tune(sock)
             sock.settimeout(max(end - time.monotonic(), 1e-6))
@@ -174,11 +187,11 @@ def tune(sock: socket.socket) -> None:
 
 
 def _ipv6_addresses() -> list[tuple[str, str]]:
-    """Interface and address of each IPv6 address, link-local ones last; empty without IPv6."""
+    """Interface and address of each IPv6 address, link-local ones last; empty without IPv6 or /proc."""
     try:
         with open(_IPV6_TABLE) as table:
             rows = [line.split() for line in table]
-    except FileNotFoundError:
+    except OSError:  # no IPv6, or no /proc to tell
         return []
     rows.sort(key=lambda row: int(row[3], 16) == _LINK_LOCAL_SCOPE)
     found = []
@@ -203,6 +216,7 @@ def _interface_address(name: str, peer: str) -> str:
 
 def _source_address(peer: str) -> str:
     """The address of this host from which packets to the peer leave."""
+    advice = "; check the coordinator's address, or set BYTEPS_INTERFACE"
     try:
         found = socket.getaddrinfo(peer, _PROBE_PORT, type=socket.SOCK_DGRAM)
         family, kind, protocol, _, address = found[0]
@@ -210,9 +224,7 @@ def _source_address(peer: str) -> str:
             probe.connect(address)
             return str(probe.getsockname()[0])
     except OSError as error:
-        raise ConfigError(
-            f"no route to {peer}: {error}; check the coordinator's address, or set BYTEPS_INTERFACE"
-        ) from error
+        raise ConfigError(f"no route to {peer}: {error}{remedy(error) or advice}") from error
 
 
 def _refuse_self(sock: socket.socket) -> None:

@@ -16,9 +16,9 @@ from byteps import _native
 from byteps.config import Config
 from byteps.control import ControlClient, open_beacon, open_control
 from byteps.diagnostics import DumpOnSignal, OpenRound, count, describe_open, size
-from byteps.errors import BytePSError, HandshakeError
+from byteps.errors import BytePSError, HandshakeError, remedy
 from byteps.network import advertised_address, bind_address, listen
-from byteps.security import Identity, accept_steps, async_handshake, check_bind, load_token
+from byteps.security import Identity, accept_steps, async_accept, async_handshake, check_bind, load_token
 from byteps.wire import AskMissing, Departed, End, Install, Installed, Join, Lost, Message, Missing, Welcome
 
 DRAIN_S = 5.0
@@ -59,6 +59,10 @@ class Server:
         ]
         traffic = f"{size(native.bytes_sent)} sent, {size(native.bytes_received)} received"
         return [f"{count(len(rounds), 'partition')} open", *describe_open(rounds), traffic]
+
+    def fail(self, reason: str) -> None:
+        """This server cannot go on."""
+        self._on_end(reason)
 
     def close(self, drain_s: float = DRAIN_S) -> None:
         """Send what is under way, then end all connections."""
@@ -119,8 +123,12 @@ class _Acceptor:
         """Accept until cancelled."""
         loop = asyncio.get_running_loop()
         while True:
-            sock, address = await loop.sock_accept(listener)
-            task = loop.create_task(self._admit(sock, str(address[0])))
+            try:
+                sock, host = await async_accept(loop, listener, self._tasks)
+            except OSError as error:
+                self._server.fail(f"cannot accept connections: {error.strerror}{remedy(error)}")
+                return
+            task = loop.create_task(self._admit(sock, host))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 

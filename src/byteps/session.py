@@ -7,20 +7,16 @@ from __future__ import annotations
 
 import logging
 import math
-import os
 import threading
 import time
-import weakref
 from collections import Counter
 from collections.abc import Callable, Sequence
 
-from byteps import _native
 from byteps.communicator import (
     DEPARTED,
     LINK_LOST,
     OK,
     RETRACTED,
-    Alone,
     Buffer,
     Communicator,
     ParameterServer,
@@ -28,30 +24,20 @@ from byteps.communicator import (
     check_sizes,
 )
 from byteps.config import Config
-from byteps.control import ControlClient, Relay, open_beacon, open_control
-from byteps.diagnostics import DumpOnSignal, Round, count, describe_rounds, stall
+from byteps.control import ControlClient
+from byteps.diagnostics import Round, count, describe_rounds, stall
 from byteps.errors import (
     BytePSError,
     DeclarationError,
     DuplicateNameError,
-    JoinError,
     PeerLeft,
     PeerLost,
     SessionClosed,
     StallTimeout,
 )
 from byteps.wire import Barrier, BarrierDone, Departed, Leave, Lost, Message, Retract, TensorSpec, Welcome
-from byteps.worker import (
-    Linker,
-    SocketLinker,
-    credit_of,
-    join_message,
-    refuse_encryption,
-    settings_of,
-    start_data_plane,
-)
 
-__all__ = ["Buffer", "Handle", "Session", "connect"]
+__all__ = ["Buffer", "Handle", "Session"]
 
 _VERDICT_S = 2.0
 """How long a broken link waits for the coordinator to say who was lost."""
@@ -115,7 +101,7 @@ class Handle:
 
 
 class Session:
-    """One worker's membership of one job. Made by ``connect``.
+    """One worker's membership of one job. Made by ``joining.connect``.
 
     Attributes:
         rank, size: this worker's number and the number of workers.
@@ -215,19 +201,40 @@ class Session:
 
     def shutdown(self) -> None:
         """Leave the job. Rounds in flight fail with SessionClosed. Calling it again does nothing."""
+        if not self._close(leaves=True):
+            return
+        if self._control is not None:
+            self._control.close()
+        self._run_on_shutdown()
+
+    def end_with_process(self, failed: bool) -> None:
+        """What ``shutdown`` is for a process that ends now.
+
+        The control connection stays open until the process is gone: the other ranks, which fail if they still
+        need this one, must not end before it does.
+
+        Args:
+            failed: by an exception that nobody caught; then this rank is lost instead of leaving in order.
+        """
+        if self._close(leaves=not failed):
+            self._run_on_shutdown()
+
+    def _close(self, leaves: bool) -> bool:
+        """End the data plane; False if that was done before."""
         with self._lock:
             if self._closed:
-                return
+                return False
             self._closed = True
-        if self._control is not None and self._failure is None:
+        if leaves and self._control is not None and self._failure is None:
             try:
                 self._control.notify(Leave())
             except PeerLost:
                 _log.debug("the coordinator was gone before this rank left")
         self.communicator.close()
-        if self._control is not None:
-            self._control.close()
         self._in_flight.clear()
+        return True
+
+    def _run_on_shutdown(self) -> None:
         for action in self.on_shutdown:
             action()
 
@@ -311,78 +318,3 @@ class Session:
             self._failed.wait(_VERDICT_S)
             return PeerLost(f"{where}: {self._failure or f'the connection to server {transfer.peer} broke'}")
         return SessionClosed(f"{where}: the session was shut down")
-
-
-def connect(config: Config, linker: Callable[[Config, Welcome], Linker] = SocketLinker) -> Session:
-    """Join the job that the settings describe. Without a coordinator and other workers, a job of one.
-
-    Args:
-        config: the settings.
-        linker: makes what opens the links to the servers.
-
-    Raises:
-        JoinError, HandshakeError, ConfigError: why this process cannot be a member.
-    """
-    refuse_encryption(config)
-    if config.size > 1 and not config.coordinator:
-        raise JoinError(
-            f"this is one of {config.size} workers, but no coordinator is known; start the job with "
-            f"`byteps run` or torchrun, or set BYTEPS_COORDINATOR to its host:port"
-        )
-    found: list[weakref.ref[Session]] = []
-    dump = DumpOnSignal("worker", lambda: _report(found))
-    try:
-        session = _join(config, linker) if config.coordinator else _alone(config)
-    except BaseException:
-        dump.close()
-        raise
-    found.append(weakref.ref(session))
-    session.on_shutdown.append(dump.close)
-    _drop_in_forks(found[0], dump)
-    return session
-
-
-def _report(found: Sequence[weakref.ref[Session]]) -> list[str]:
-    session = found[0]() if found else None
-    return ["it is joining a job that is not complete yet"] if session is None else session.report()
-
-
-def _alone(config: Config) -> Session:
-    return Session(config, _welcome_alone(config), Alone(), None)
-
-
-def _join(config: Config, linker: Callable[[Config, Welcome], Linker]) -> Session:
-    relay = Relay()
-    control = ControlClient(relay.on_notice, relay.on_closed)
-    open_control(config, control, "worker")
-    try:
-        welcome = control.join(join_message(config), config.join_timeout_s)
-        communicator: Communicator = Alone()
-        if welcome.size > 1 or config.force_distributed:
-            worker = start_data_plane(config, welcome, linker(config, welcome))
-            worker.add_beacon(_native.socket_link(open_beacon(config, "worker", welcome)))
-            communicator = ParameterServer(control, worker, welcome.rank, credit_of(config))
-    except BaseException:
-        control.close()
-        raise
-    session = Session(config, welcome, communicator, control)
-    relay.attach(session)
-    return session
-
-
-def _welcome_alone(config: Config) -> Welcome:
-    return Welcome(
-        rank=0, size=1, local_rank=0, local_size=1, epoch=0, servers=[], settings=settings_of(config)
-    )
-
-
-def _drop_in_forks(reference: weakref.ref[Session], dump: DumpOnSignal) -> None:
-    """Have a forked child drop its copy of the session."""
-
-    def forked() -> None:
-        dump.abandon()
-        inherited = reference()
-        if inherited is not None:
-            inherited.abandon()
-
-    os.register_at_fork(after_in_child=forked)

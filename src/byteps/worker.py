@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from byteps import _native
 from byteps.config import Config
-from byteps.errors import ConfigError
+from byteps.errors import ConfigError, JoinError
 from byteps.network import connect
 from byteps.security import Identity, connect_steps, handshake, load_token
 from byteps.wire import JobSettings, Join, Welcome
@@ -82,10 +82,16 @@ class SocketLinker:
         """Connect to one server.
 
         Raises:
-            ConnectionError, HandshakeError: it cannot be reached, or is not of this job.
+            JoinError, HandshakeError: it cannot be reached, or is not of this job.
         """
         address = self.welcome.servers[server]
-        sock = connect(address.host, address.port, self.config.join_timeout_s)
+        try:
+            sock = connect(address.host, address.port, self.config.join_timeout_s)
+        except ConnectionError as error:
+            raise JoinError(
+                f"worker {self.welcome.rank} cannot reach server {server}: {error}; look at the server's "
+                f"log, the firewall, and BYTEPS_INTERFACE on the server's host"
+            ) from error
         identity = Identity(
             role="worker",
             number=self.welcome.rank,
@@ -94,7 +100,11 @@ class SocketLinker:
             lane=lane,
             epoch=self.welcome.epoch,
         )
-        handshake(sock, connect_steps(load_token(self.config), identity))
+        try:
+            handshake(sock, connect_steps(load_token(self.config), identity))
+        except BaseException:
+            sock.close()
+            raise
         return _native.socket_link(sock.detach())
 
 

@@ -14,15 +14,7 @@ import byteps.torch as bps
 from byteps.session import Session
 
 from .conftest import Ranks
-from .training import (
-    assert_equal,
-    assert_trains_as_one,
-    distributed,
-    loss_of,
-    mean,
-    parameters,
-    sgd,
-)
+from .training import assert_equal, assert_trains_as_one, distributed, loss_of, mean, parameters, sgd
 
 
 def discriminate(networks: tuple[nn.Module, nn.Module], rank: int, step: int) -> Tensor:
@@ -70,6 +62,7 @@ def gan_step(networks: Any, optimizers: Any, order: str, zero: Zero, losses: Any
 ORDERS = {
     "usual": "zdbdsdzgbgsg",
     "real and fake in two passes": "zdbdbdsdzgbgsg",
+    "two steps of the generator": "zdbdsdzgbgsgzgbgsg",
     "generator first": "zgbgsgzdbdsd",
     "all gradients dropped before both": "zgzdbgsgzdbdsd",
     "gradients dropped at once": "zdbdsdzdzgbgsg",

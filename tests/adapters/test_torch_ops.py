@@ -110,6 +110,7 @@ def test_layouts_that_are_not_contiguous(ranks: Ranks) -> None:
             "strided": base(24).as_strided((3, 4), (1, 6)),
             "channels last": base(2, 3, 2, 2).to(memory_format=torch.channels_last),
             "negated": torch.view_as_complex(base(4, 3, 2)).conj().imag,
+            "negative": torch._neg_view(base(4, 6)),
             "offset": base(24)[5:],
         }
 

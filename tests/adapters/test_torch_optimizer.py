@@ -216,12 +216,15 @@ def test_gradients_of_several_passes_are_summed(ranks: Ranks, passes: int) -> No
         assert_equal(found, alone())
 
 
-def test_the_number_of_passes_may_change_and_the_last_round_may_be_short(ranks: Ranks) -> None:
+PASSES = (1, 2, 2, 1, 2, 3, 3, 1, 3)
+
+
+def test_the_number_of_passes_may_change_and_rounds_may_be_short(ranks: Ranks) -> None:
     def work(session: Session) -> list[list[Tensor]]:
         network = model()
         optimizer = distributed(network, session, backward_passes_per_step=2)
         found = []
-        for passes in (2, 2, 1, 2, 3, 3, 1, 3):
+        for passes in PASSES:
             if passes > optimizer.backward_passes_per_step:
                 optimizer.set_backward_passes_per_step(passes)
             optimizer.zero_grad()
@@ -235,7 +238,7 @@ def test_the_number_of_passes_may_change_and_the_last_round_may_be_short(ranks: 
     for passes in (2, 3):
         sums[passes] = added(sums[passes - 1], mean_gradients(2, passes - 1))
     for found in ranks(2, work):
-        for passes, result in zip((2, 2, 1, 2, 3, 3, 1, 3), found, strict=True):
+        for passes, result in zip(PASSES, found, strict=True):
             assert_equal(result, sums[passes])
 
 

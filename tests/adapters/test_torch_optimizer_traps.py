@@ -18,6 +18,7 @@ from .training import (
     assert_trains_as_one,
     distributed,
     gradients,
+    in_flight,
     loss_of,
     mean,
     mean_gradients,
@@ -150,15 +151,34 @@ def test_gradients_changed_while_they_are_sent(ranks: Ranks, change: str) -> Non
     trained(ranks, loop)
 
 
-def test_a_batch_that_is_given_up(ranks: Ranks) -> None:
+@pytest.mark.parametrize("through_module", [True, False])
+@pytest.mark.parametrize("when", [0, 2])
+def test_a_batch_that_is_given_up(ranks: Ranks, through_module: bool, when: int) -> None:
     def loop(session: Session, network: nn.Module, optimizer: Any) -> None:
-        for step, given_up in [(0, False), (1, False), (7, True), (2, False), (3, False)]:
+        for step in range(6):
             optimizer.zero_grad()
+            if step == when:
+                loss_of(network, session.rank, 99).backward()
+                assert in_flight(optimizer) == (4 if step else 0)
+                (network if through_module else optimizer).zero_grad()
             loss_of(network, session.rank, step).backward()
-            if not given_up:
-                optimizer.step()
+            # The round after one that dropped gradients sends late.
+            assert in_flight(optimizer) == (0 if step in (0, when + 1) else 4)
+            optimizer.step()
 
-    assert_trains_as_one(ranks, loop, 4)
+    assert_trains_as_one(ranks, loop, 6)
+
+
+def test_gradients_dropped_after_they_were_sent(ranks: Ranks) -> None:
+    def loop(session: Session, network: nn.Module, optimizer: Any) -> None:
+        for step in (0, 99, 1, 2):
+            network.zero_grad()
+            loss_of(network, session.rank, step).backward()
+            if step == 99:
+                network.zero_grad()
+            optimizer.step()
+
+    assert_trains_as_one(ranks, loop, 3)
 
 
 def test_gradients_and_parameters_that_cannot_be_sent(ranks: Ranks) -> None:

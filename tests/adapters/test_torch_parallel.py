@@ -6,6 +6,7 @@ import copy
 import io
 from collections.abc import Callable
 from typing import Any, NamedTuple
+from unittest import mock
 
 import pytest
 import torch
@@ -20,6 +21,7 @@ from .conftest import Ranks
 from .training import (
     added,
     assert_equal,
+    assert_same,
     batch,
     gradients,
     loss_of,
@@ -143,12 +145,16 @@ def test_passes_without_zero_grad_add_up(ranks: Ranks) -> None:
         assert_equal(found, totals)
 
 
-def test_two_forward_passes_in_one_backward_pass(ranks: Ranks) -> None:
+def test_two_forward_passes_in_one_backward_pass_make_one_round(ranks: Ranks) -> None:
     def work(session: Session) -> list[Tensor]:
         network = wrap(model(), session)
+        reducer: Any = network._reducer
+        closed = mock.Mock(wraps=reducer.close_round)
+        reducer.close_round = closed
         for _ in range(3):
             network.zero_grad()
             (loss_of(network, session.rank, 0) + loss_of(network, session.rank, 1)).backward()
+        assert closed.call_count == 3
         return gradients(network)
 
     wanted = added(mean_gradients(2, 0), mean_gradients(2, 1))
@@ -261,36 +267,40 @@ def test_several_instances_with_equal_names(ranks: Ranks) -> None:
     ranks(2, work)
 
 
-@pytest.mark.parametrize("failure", ["in the backward pass", "in the loss"])
-def test_a_backward_pass_that_failed_does_not_break_the_next(ranks: Ranks, failure: str) -> None:
-    class Fails(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx: Any, x: Tensor) -> Tensor:
-            return x.clone()
+class Fails(torch.autograd.Function):
+    """The identity, but for its backward pass."""
 
-        @staticmethod
-        def backward(ctx: Any, *gradients: Tensor) -> Tensor:
-            raise ArithmeticError("on purpose")
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x.clone()
 
-    def work(session: Session) -> None:
-        plain = model()
-        network = wrap(nn.Sequential(plain[0], plain[1], nn.Identity(), plain[2]), session)
-        fails = [False]
-        network.module[2].register_forward_hook(  # type: ignore[index]
-            lambda module, inputs, output: Fails.apply(output) if fails[0] else None  # type: ignore[no-untyped-call]
-        )
-        for step in range(4):
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+        raise ArithmeticError("on purpose")
+
+
+@pytest.mark.parametrize("zeroed", [True, False])
+def test_a_backward_pass_that_failed_does_not_break_the_next(ranks: Ranks, zeroed: bool) -> None:
+    def work(session: Session) -> list[Tensor]:
+        first, activation, last = model()
+        middle = nn.Identity()
+        network = wrap(nn.Sequential(first, activation, middle, last), session)
+        for step in range(3):
             network.zero_grad()
-            fails[0] = step == 2 and failure == "in the backward pass"
-            loss = loss_of(network, session.rank, step)
-            if fails[0]:
-                with pytest.raises(ArithmeticError):
-                    loss.backward()
-            elif step != 2:
-                loss.backward()
-                assert_equal(gradients(network), mean_gradients(2, step))
+            loss_of(network, session.rank, step).backward()
+        network.zero_grad()
+        hook = middle.register_forward_hook(lambda module, inputs, output: Fails.apply(output))  # type: ignore[no-untyped-call]
+        with pytest.raises(ArithmeticError):
+            loss_of(network, session.rank, 3).backward()
+        hook.remove()
+        if zeroed:
+            network.zero_grad()
+        loss_of(network, session.rank, 4).backward()
+        if zeroed:
+            assert_equal(gradients(network), mean_gradients(2, 4))
+        return gradients(network)
 
-    ranks(2, work)
+    assert_same(*ranks(2, work))
 
 
 def test_compression_and_sparse_gradients(ranks: Ranks) -> None:

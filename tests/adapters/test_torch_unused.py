@@ -11,12 +11,7 @@ import byteps.torch as bps
 from byteps.session import Session
 
 from .conftest import Ranks
-from .training import (
-    assert_same,
-    distributed,
-    loss_of,
-    trained,
-)
+from .training import assert_same, distributed, in_flight, loss_of, trained
 
 
 class Branches(nn.Module):
@@ -92,13 +87,17 @@ def test_parameters_that_are_frozen_and_unfrozen(ranks: Ranks) -> None:
         network = Branches(2)
         network.layers[1].requires_grad_(False)
         optimizer = distributed(network, session)
+        sent = []
         for step in range(6):
             network.layers[1].requires_grad_(step >= 2)
             network.layers[0].requires_grad_(step < 4)
             optimizer.zero_grad()
             both = network(torch.ones(2), 0) + network(torch.full((2,), 1.0 + session.rank), 1)
             both.sum().backward()
+            sent.append(in_flight(optimizer))
             optimizer.step()
+            assert optimizer._reducer._usage._doubtful == [], "frozen parameters need no questions"
+        assert sent == [0, 1, 1, 1, 1, 1]
         return network.grads()
 
     assert ranks(2, work) == [[None, [1.5, 1.5]]] * 2
@@ -106,16 +105,17 @@ def test_parameters_that_are_frozen_and_unfrozen(ranks: Ranks) -> None:
 
 def test_parameters_added_to_the_optimizer_later(ranks: Ranks) -> None:
     def work(session: Session) -> list[list[float] | None]:
-        network = Branches(2)
+        network = Branches(3)
         plain = torch.optim.SGD(network.layers[0].parameters(), lr=0.1)
         optimizer = bps.DistributedOptimizer(plain, network.named_parameters(), session=session)
         for step in range(4):
             if step == 1:
-                optimizer.add_param_group({"params": list(network.layers[1].parameters())})
+                later = [*network.layers[1].parameters(), *network.layers[2].parameters()]
+                optimizer.add_param_group({"params": later})
             optimizer.zero_grad()
             both = network(torch.ones(2), 0) + network(torch.full((2,), 1.0 + session.rank), 1)
             both.sum().backward()
             optimizer.step()
         return network.grads()
 
-    assert ranks(2, work) == [[[1.0, 1.0], [1.5, 1.5]]] * 2
+    assert ranks(2, work) == [[[1.0, 1.0], [1.5, 1.5], None]] * 2

@@ -11,6 +11,7 @@ from .tree import Source, imports, module_name, python_sources, report
 LAYERS: tuple[tuple[str, ...], ...] = (
     ("errors", "dtypes"),
     ("config",),
+    ("logs",),
     ("_native",),
     ("wire", "network"),
     ("security",),
@@ -22,6 +23,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("server", "worker"),
     ("communicator",),
     ("session",),
+    ("joining",),
     ("testing",),
     ("adapters",),
     ("torch",),

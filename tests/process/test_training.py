@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 import torch
+
 from tests.process import train
 from tests.process.hosts import TwoHosts
 from tests.process.jobs import Job, run_byteps

@@ -10,10 +10,11 @@ from collections.abc import Callable, Iterator
 
 from byteps.config import Config
 from byteps.coordinator.service import serve
+from byteps.joining import connect
 from byteps.server import run_server
-from byteps.session import Session, connect
+from byteps.session import Session
 
-TIMEOUT_S = 20
+TIMEOUT_S = 20.0
 
 
 class Role(threading.Thread):
@@ -40,7 +41,7 @@ def socket_job(size: int, servers: int = 1, **settings: object) -> Iterator[list
     address: concurrent.futures.Future[str] = concurrent.futures.Future()
 
     def config(role: str, **more: object) -> Config:
-        common = {"job_id": "test", "auth_token": "secret", "size": size, "num_servers": servers}
+        common = {"auth_token": "secret", "size": size, "num_servers": servers, "join_timeout_s": TIMEOUT_S}
         return Config(role=role, **{**common, **settings, **more})  # type: ignore[arg-type]
 
     def ready(host: str, port: int) -> None:
@@ -50,8 +51,9 @@ def socket_job(size: int, servers: int = 1, **settings: object) -> Iterator[list
     where = address.result(TIMEOUT_S)
     roles += [Role(lambda: run_server(config("server", coordinator=where))) for _ in range(servers)]
     with concurrent.futures.ThreadPoolExecutor(size) as pool:
-        join = [pool.submit(connect, config("worker", coordinator=where, rank=rank)) for rank in range(size)]
-        sessions = [one.result(TIMEOUT_S) for one in join]
+        sessions = list(
+            pool.map(lambda rank: connect(config("worker", coordinator=where, rank=rank)), range(size))
+        )
     try:
         yield sessions
     finally:

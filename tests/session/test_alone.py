@@ -8,7 +8,7 @@ import pytest
 from byteps.config import Config
 from byteps.dtypes import DType, ReduceOp
 from byteps.errors import ConfigError, DeclarationError, JoinError, SessionClosed
-from byteps.session import connect
+from byteps.joining import connect
 
 from .arrays import Array, exchange, expected, held, small_values, spec, start
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,8 +13,10 @@ from byteps.errors import PeerLeft, PeerLost, SessionClosed
 from byteps.session import Session
 from byteps.testing import run_ranks
 from byteps.wire import TensorSpec
+from tests.unit.test_security import CERTIFICATE, KEY
 
 from .arrays import Array, exchange, job, spec, start
+from .sockets import socket_job
 
 
 def ones(what: TensorSpec) -> Array:
@@ -173,6 +176,19 @@ def test_a_rank_that_is_lost_fails_everything_on_the_others() -> None:
             with pytest.raises(PeerLost, match="worker rank 2"):
                 call()
         assert isinstance(waiting[2].exception(10), PeerLost)
+
+
+@pytest.mark.parametrize("encrypted", [False, True], ids=["plain", "TLS"])
+def test_ranks_that_leave_at_once_are_not_taken_for_lost(encrypted: bool, tmp_path: Path) -> None:
+    """Notices of the others' leaving cross those of a rank's own; ``socket_job`` looks at the exit codes."""
+    (tmp_path / "cert").write_text(CERTIFICATE)
+    (tmp_path / "key").write_text(KEY)
+    files = {"tls_cert": "cert", "tls_key": "key", "tls_ca": "cert"}
+    settings = {name: str(tmp_path / file) for name, file in files.items()} if encrypted else {}
+    for _ in range(4):
+        with socket_job(8, servers=2, **settings) as sessions:
+            run_ranks(sessions, lambda one: one.barrier())
+            run_ranks(sessions, lambda one: one.shutdown())
 
 
 def test_two_jobs_in_one_process() -> None:

@@ -13,6 +13,7 @@ from byteps.wire import (
     Install,
     Installed,
     Join,
+    Leave,
     Message,
     Placement,
     Refusal,
@@ -73,6 +74,11 @@ class FakeJob:
 
     def send(self, member: int, message: Message) -> None:
         self.take(self.core.received(member, message))
+
+    def leave(self, rank: int) -> None:
+        """A worker leaves in order, and its process ends."""
+        self.send(rank, Leave())
+        self.take(self.core.disconnected(rank, "connection closed"))
 
     def take(self, outbox: Outbox) -> None:
         for member, message in outbox:

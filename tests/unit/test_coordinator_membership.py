@@ -184,11 +184,13 @@ def test_leaving_before_the_start_frees_the_seat() -> None:
 def test_the_orderly_end() -> None:
     job = FakeJob(2, 2).start()
     job.send(0, Leave())
-    assert job.inbox == {1: [Departed(0)], SERVER_IDS: [Departed(0)], SERVER_IDS + 1: [Departed(0)]}
+    assert not job.inbox  # the others are told when its process is gone
     job.take(job.core.disconnected(0, "connection closed"))
+    assert job.inbox == {1: [Departed(0)], SERVER_IDS: [Departed(0)], SERVER_IDS + 1: [Departed(0)]}
     job.inbox.clear()
     job.send(1, Leave())
-    assert job.inbox == {server: [Departed(1), End()] for server in (SERVER_IDS, SERVER_IDS + 1)}
+    assert job.inbox == {server: [End()] for server in (SERVER_IDS, SERVER_IDS + 1)}
+    job.take(job.core.disconnected(1, "connection closed"))
     job.take(job.core.disconnected(SERVER_IDS, "connection closed"))
     assert not job.finished()
     job.take(job.core.disconnected(SERVER_IDS + 1, "connection closed"))

@@ -18,7 +18,6 @@ from byteps.wire import (
     Finished,
     Install,
     Installed,
-    Leave,
     Missing,
     Placement,
     Refusal,
@@ -241,7 +240,7 @@ def test_one_that_left_counts_as_finished_and_is_told_nothing() -> None:
     job.send(0, Finished([0]))
     job.send(1, Finished([0]))
     job.declare(2, spec("late"))
-    job.send(2, Leave())
+    job.leave(2)
     before = len(job.inbox[2])
     job.install(0)
     assert len(job.inbox[2]) == before
@@ -277,7 +276,7 @@ def test_a_barrier_ends_when_a_rank_that_left_is_missing() -> None:
     job = FakeJob(3, 1).start()
     for rank, request in ((0, 5), (0, 6), (2, 9)):
         job.send(rank, Barrier(request))
-    job.send(2, Leave())
+    job.leave(2)
     assert job.got(0, BarrierDone) == []
     job.send(1, Barrier(7))
     assert job.got(0, BarrierDone) == [BarrierDone(5), BarrierDone(6, departed=2)]

@@ -7,16 +7,18 @@ from __future__ import annotations
 
 import atexit
 import logging
+import sys
 from collections.abc import Callable
 
 from byteps.config import Config, resolve
 from byteps.errors import NotInitialized
-from byteps.session import Session, connect
+from byteps.joining import connect
+from byteps.logs import set_up_logging
+from byteps.session import Session
 
 Discover = Callable[[Config], "tuple[Config, Callable[[], None]]"]
 """Completes settings from what a launcher offers; the second value undoes it at shutdown."""
 
-_log = logging.getLogger("byteps")
 _current: Session | None = None
 
 
@@ -36,7 +38,7 @@ def init(discover: Discover | None = None, **settings: object) -> Session:
     resolved = resolve(settings)
     set_up_logging(resolved.config)
     for warning in resolved.warnings:
-        _log.warning(warning)
+        logging.getLogger("byteps").warning(warning)
     config, undo = resolved.config, None
     if discover is not None and config.launcher == "torchrun" and not config.coordinator:
         config, undo = discover(config)
@@ -49,7 +51,7 @@ def init(discover: Discover | None = None, **settings: object) -> Session:
     if undo is not None:
         session.on_shutdown.append(undo)
     _current = session
-    atexit.register(shutdown)
+    atexit.register(_end_with_process)
     return session
 
 
@@ -58,8 +60,14 @@ def shutdown() -> None:
     global _current
     session, _current = _current, None
     if session is not None:
-        atexit.unregister(shutdown)
+        atexit.unregister(_end_with_process)
         session.shutdown()
+
+
+def _end_with_process() -> None:
+    if _current is not None:
+        # The interpreter sets this when it has shown the exception that ends the process.
+        _current.end_with_process(failed=getattr(sys, "last_value", None) is not None)
 
 
 def current() -> Session:
@@ -76,15 +84,3 @@ def current() -> Session:
 def is_initialized() -> bool:
     """Whether this process has joined a job."""
     return _current is not None
-
-
-def set_up_logging(config: Config) -> None:
-    """Show byteps' log lines on stderr, unless the program has set up logging for them itself."""
-    if _log.handlers:
-        return
-    handler = logging.StreamHandler()
-    time = "" if config.log_hide_time else "%(asctime)s "
-    handler.setFormatter(logging.Formatter(f"{time}%(levelname)s %(name)s: %(message)s"))
-    _log.addHandler(handler)
-    _log.setLevel(config.log_level.upper())
-    _log.propagate = False

@@ -67,7 +67,7 @@ class Coordinator:
         self._phase = Phase.JOINING
         self._phase_ends_s: float | None = clock() + join_timeout_s
         self._members = Membership(num_workers, num_servers)
-        self._left: set[int] = set()
+        self._left: dict[int, int] = {}  # member to rank: has said Leave, its connection is still open
         self._waiting = WaitLog(clock)
         self._waiting.begin()
         self._requests: Requests | None = None
@@ -102,7 +102,8 @@ class Coordinator:
 
     def disconnected(self, member: int, reason: str) -> Outbox:
         """A connection has ended. Without ``Leave`` or ``End`` before, its member is lost: the job fails."""
-        self._left.discard(member)
+        if member in self._left:
+            return self._depart(self._left.pop(member))
         gone = self._members.remove(member)
         if gone is None:
             return []
@@ -175,17 +176,21 @@ class Coordinator:
         if not sender.is_worker:
             raise ProtocolError(f"{sender} cannot leave before the last worker has")
         self._members.remove(sender.id)
-        self._left.add(sender.id)
-        if self._requests is None:
+        self._left[sender.id] = sender.number
+        if self._requests is None or self._members.workers:
+            return []
+        self._enter(Phase.ENDING, self._peer_timeout_s)
+        self.finished = not self._members
+        return self._tell(End())
+
+    def _depart(self, rank: int) -> Outbox:
+        """A worker that left is gone. Only now do the others fail that still need it: whatever made it leave
+        early, its process has ended before theirs, so that a launcher sees who was first.
+        """
+        if self._phase is not Phase.RUNNING or self._requests is None:
             return []
         self._waiting.end()
-        out = self._tell(Departed(sender.number))
-        out += self._deliver(self._requests.depart(sender.number))
-        if not self._members.workers:
-            self._enter(Phase.ENDING, self._peer_timeout_s)
-            self.finished = not self._members
-            out += self._tell(End())
-        return out
+        return self._tell(Departed(rank)) + self._deliver(self._requests.depart(rank))
 
     def _lose(self, gone: Member, reason: str) -> Outbox:
         text = f"{gone} was lost: {reason}"

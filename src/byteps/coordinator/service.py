@@ -95,27 +95,12 @@ class _Service:
 
     async def _accept(self, listener: socket.socket) -> None:
         while True:
-            sock = await self._accept_one(listener)
+            sock, _ = await security.async_accept(self._loop, listener, self._admissions)
             task = asyncio.create_task(self._admit(sock))
             self._admissions.add(task)
             task.add_done_callback(functools.partial(self._admitted, sock))
             if len(self._admissions) >= HANDSHAKES_AT_ONCE:
                 await asyncio.wait(self._admissions, return_when=asyncio.FIRST_COMPLETED)
-
-    async def _accept_one(self, listener: socket.socket) -> socket.socket:
-        """The next connection. When file descriptors run out, first let one that is being admitted go."""
-        while True:
-            try:
-                sock, _ = await self._loop.sock_accept(listener)
-            except ConnectionError:
-                continue  # it was gone before we got to it
-            except OSError as error:
-                if not self._admissions:
-                    raise
-                _log.warning("cannot accept a connection now: %s", error)
-                await asyncio.wait(self._admissions, return_when=asyncio.FIRST_COMPLETED)
-            else:
-                return sock
 
     async def _admit(self, sock: socket.socket) -> None:
         """Let a peer in if it belongs to this job."""

@@ -77,11 +77,10 @@ def describe_open(rounds: Iterable[OpenRound]) -> list[str]:
         groups.setdefault((one.name, one.number, tuple(one.ranks)), []).append(one)
     lines = []
     for (name, number, ranks), partitions in sorted(groups.items()):
-        indices = [str(index) for index in sorted(one.partition for one in partitions)]
-        shown = ", ".join(indices[:_SHOWN]) + (", ..." if len(indices) > _SHOWN else "")
-        word = "partition" if len(indices) == 1 else "partitions"
+        which = _ranges(sorted(one.partition for one in partitions))
+        word = "partition" if len(partitions) == 1 else "partitions"
         nbytes = size(sum(one.nbytes for one in partitions))
-        lines.append(f"{_where(name, number)}: {word} {shown}, {nbytes}, waiting for {_ranks(ranks)}")
+        lines.append(f"{_where(name, number)}: {word} {which}, {nbytes}, waiting for {_ranks(ranks)}")
     return lines
 
 
@@ -127,6 +126,18 @@ def _ranks(ranks: Sequence[int]) -> str:
     if len(ranks) == 1:
         return f"rank {ranks[0]}"
     return f"ranks {_joined([str(rank) for rank in ranks])}" if ranks else "nobody"
+
+
+def _ranges(numbers: Sequence[int]) -> str:
+    """Ascending numbers, runs of them shortened: ``0-3, 7``."""
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and runs[-1][1] == number - 1:
+            runs[-1][1] = number
+        else:
+            runs.append([number, number])
+    texts = [f"{first}-{last}" if last > first else str(first) for first, last in runs]
+    return ", ".join(texts[:_SHOWN]) + (", ..." if len(texts) > _SHOWN else "")
 
 
 def _joined(texts: Sequence[str]) -> str:

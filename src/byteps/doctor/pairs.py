@@ -20,8 +20,9 @@ from byteps.config import Config
 from byteps.diagnostics import count
 from byteps.doctor.findings import Finding, Pair, fail, ok, warn
 from byteps.dtypes import CELL_BYTES, DType, ReduceOp
-from byteps.errors import BytePSError, HandshakeError
-from byteps.session import Buffer, Session, connect
+from byteps.errors import BytePSError
+from byteps.joining import connect
+from byteps.session import Buffer, Session
 from byteps.wire import TensorSpec, Welcome
 from byteps.worker import Linker, SocketLinker
 
@@ -96,7 +97,7 @@ def _linker(config: Config, welcome: Welcome) -> Linker:
         try:
             for lane in range(welcome.settings.lanes):
                 links[server, lane] = plain(server, lane)
-        except (HandshakeError, BytePSError, ConnectionError) as error:
+        except BytePSError as error:
             failures[server] = str(error)
     if failures:
         raise Unreachable(welcome.rank, failures)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 
-from byteps.errors import BytePSError, ConfigError
+from byteps.errors import BytePSError, ConfigError, remedy
 
 WRONG_USE_EXIT_CODE = 2
 INTERRUPTED_EXIT_CODE = 130
@@ -21,17 +22,34 @@ def guarded(title: str, command: Callable[[], int]) -> int:
         command: the command; it returns its exit code.
 
     Returns:
-        The exit code: the command's own; 2 for a wrong setting, 1 for another error, 130 after Ctrl-C,
-        141 when nobody reads the output any more.
+        The exit code: the command's own; 2 for a wrong setting, 1 for another error, also one of the system,
+        130 after Ctrl-C, 141 when nobody reads the output any more.
     """
     try:
-        return command()
+        code = command()
+        sys.stdout.flush()
+        return code
     except BytePSError as error:
-        print(f"{title}: error: {error}", file=sys.stderr)
+        _complain(f"{title}: error: {error}")
         return WRONG_USE_EXIT_CODE if isinstance(error, ConfigError) else 1
     except KeyboardInterrupt:
         return INTERRUPTED_EXIT_CODE
     except BrokenPipeError:
-        # The reader has gone, as in `byteps config | head`; Python would complain once more at its end.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        # The reader has gone, as in `byteps config | head`.
+        _drop_output()
         return BROKEN_PIPE_EXIT_CODE
+    except OSError as error:
+        _complain(f"{title}: error: {error}{remedy(error)}")
+        _drop_output()
+        return 1
+
+
+def _complain(line: str) -> None:
+    with suppress(OSError):  # stderr may be what cannot be written
+        print(line, file=sys.stderr)
+
+
+def _drop_output() -> None:
+    """Python would try once more at its end to write what it still holds, and complain."""
+    with suppress(OSError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 
 from byteps.children import ChildRole, as_environment
 from byteps.config import Config, child_environment, format_address
-from byteps.errors import ConfigError
+from byteps.errors import ConfigError, remedy
 from byteps.launch.settings import IDENTITY, add_settings, given, resolve_given
 from byteps.launch.supervisor import Supervisor
+from byteps.network import loopback
 from byteps.security import new_token
 
-_LOOPBACK = "127.0.0.1"
 _ADDRESSES = ("bind_host", "advertise_host", "interface")
 _READY_TIMEOUT_S = 60.0
 _CORES_PER_SERVER = 8
@@ -51,6 +51,7 @@ def add_run(parser: argparse.ArgumentParser) -> None:
     parser.epilog = (
         "The first process that fails ends the job; its exit code is kept (128 + n for signal n).\n"
         "Ctrl-C sends SIGTERM to the workers; what still runs after 10 s, or at a second Ctrl-C, is killed.\n"
+        "SIGUSR1 (kill -USR1 PID of this command) has every process say what is in flight and where it is.\n"
         "Workers get no input. Progress bars work; PYTHONUNBUFFERED=1 is set so that lines come at once.\n\n"
         "examples:\n"
         "  byteps run -np 2 python train.py\n"
@@ -145,9 +146,10 @@ def launch(job: Job) -> int:
 
 def _start_roles(job: Job, supervisor: Supervisor, shared: Mapping[str, str], roles: list[ChildRole]) -> str:
     """Start coordinator and servers, append them to ``roles``, and return the coordinator's address."""
+    here = loopback()
     everywhere = {
         **shared,
-        **as_environment({"bind_host": _LOOPBACK, "advertise_host": _LOOPBACK}),
+        **as_environment({"bind_host": here, "advertise_host": here}),
         # Left over from a job around this one, these would contradict what is set here.
         **as_environment(dict.fromkeys(("interface", "local_rank", "local_size", "node_rank", "nodes"), "")),
     }
@@ -212,7 +214,7 @@ def run_workers(
         try:
             supervisor.start(f"worker {number}", command, {**defaults, **environment})
         except OSError as error:
-            supervisor.say(f"cannot start {command[0]!r}: {error.strerror}")
+            supervisor.say(f"cannot start {command[0]!r}: {error.strerror}{remedy(error)}")
             return 127 if isinstance(error, FileNotFoundError) else 126
     return supervisor.run()
 

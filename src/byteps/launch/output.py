@@ -6,6 +6,8 @@ import os
 import re
 import select
 
+from byteps.errors import NO_SPACE
+
 LONGEST_LINE_BYTES = 1 << 20
 _READ_BYTES = 1 << 16
 _END_OF_LINE = re.compile(rb"\r\n|\r(?!\Z)|\n")
@@ -18,6 +20,7 @@ class Console:
 
     Attributes:
         broken: nobody reads it any more; what is written is dropped.
+        lost_bytes: what could not be written because there was no space.
     """
 
     def __init__(self, fd: int, *, colour: bool = True) -> None:
@@ -26,6 +29,13 @@ class Console:
         self.terminal = os.isatty(fd)
         self._colour = colour and self.terminal
         self.broken = False
+        self.lost_bytes = 0
+        self._news = ""
+
+    def news(self) -> str:
+        """Why output is lost, once; empty if it is not, or that was told."""
+        news, self._news = self._news, ""
+        return news
 
     def prefix(self, name: str, index: int) -> bytes:
         """What stands before each line of the process ``name``; ``index`` chooses the colour."""
@@ -41,8 +51,15 @@ class Console:
                 view = view[os.write(self._fd, view) :]
             except BlockingIOError:
                 select.select([], [self._fd], [])
-            except OSError:
-                self.broken = True
+            except OSError as error:
+                if error.errno not in NO_SPACE:
+                    self.broken = True
+                    return
+                # Training is worth more than its log: it goes on, and so does the log when there is room.
+                if not self.lost_bytes:
+                    self._news = f"cannot write output: {error.strerror}; the job goes on, its output is lost"
+                self.lost_bytes += len(view)
+                return
 
 
 class Stream:

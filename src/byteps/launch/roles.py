@@ -70,8 +70,8 @@ def run_coordinator(config: Config, publish: Callable[[str], None] | None = None
     """
     import asyncio
 
-    from byteps.adapters.current import set_up_logging
     from byteps.coordinator.service import serve
+    from byteps.logs import set_up_logging
 
     def ready(host: str, port: int) -> None:
         if publish is not None:
@@ -96,7 +96,7 @@ def run_server_role(config: Config, publish: Callable[[str], None] | None = None
     Raises:
         ConfigError: the coordinator's address is not set.
     """
-    from byteps.adapters.current import set_up_logging
+    from byteps.logs import set_up_logging
     from byteps.server import run_server
 
     if not config.coordinator:

@@ -28,7 +28,8 @@ ROLE_GRACE_S = 1.0
 """After the last worker, servers and coordinator end by themselves; if not in this time, they are told to."""
 
 _PR_SET_CHILD_SUBREAPER = 36
-_HANDLED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_FORWARDED = (signal.SIGUSR1,)
 
 
 @dataclass(slots=True)
@@ -143,7 +144,7 @@ class Supervisor:
         # What nohup or a shell's background job ignores stays ignored.
         previous = {
             number: signal.signal(number, _leave_to_wakeup)
-            for number in _HANDLED
+            for number in (*_STOPPING, *_FORWARDED)
             if signal.getsignal(number) is not signal.SIG_IGN
         }
         try:
@@ -175,6 +176,9 @@ class Supervisor:
             for key, _ in self._selector.select(left_s):
                 if key.fd in self._selector.get_map():
                     key.data()
+            for console in (self._stdout, self._stderr):
+                if news := console.news():
+                    self.say(news)
             if (self._stdout.broken or self._stderr.broken) and self._phase is Phase.RUNNING:
                 self._signal = signal.SIGPIPE
                 self._stop()
@@ -212,7 +216,9 @@ class Supervisor:
 
     def _signalled(self, wakeup: int) -> None:
         for number in os.read(wakeup, 64):
-            if number not in _HANDLED:
+            if number in _FORWARDED:
+                self._forward(number)
+            if number not in _STOPPING:
                 continue
             if self._signal:
                 self._kill()
@@ -222,6 +228,12 @@ class Supervisor:
             else:
                 self._signal = number
                 self._at_deadline()
+
+    def _forward(self, number: int) -> None:
+        """Pass a signal on to every process that would not die of it."""
+        for task in self._tasks:
+            if task.code is None and _catches(task.popen.pid, number):
+                task.popen.send_signal(number)
 
     def _workers(self) -> list[Task]:
         return [task for task in self._tasks if task.is_worker and task.code is None]
@@ -265,8 +277,20 @@ class Supervisor:
             yield f"{self._failed.name} failed{'' if alone else ' first'}: {how}"
             if words := self._failed.streams[-1].last_line:
                 yield f"its last line was: {words.decode(errors='replace')}"
-        elif self._signal:
+        lost = self._stdout.lost_bytes + self._stderr.lost_bytes
+        if lost:
+            yield f"{lost} bytes of output were lost"
+        if self._failed is None and self._signal:
             yield f"stopped by {signal.Signals(self._signal).name}; all processes have ended"
+
+
+def _catches(pid: int, number: int) -> bool:
+    """Whether a process has a handler for a signal; False where nobody can tell."""
+    with suppress(OSError):
+        for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+            if line.startswith("SigCgt:"):
+                return bool(int(line.split()[1], 16) >> (number - 1) & 1)
+    return False
 
 
 def _leave_to_wakeup(number: int, frame: FrameType | None) -> None:

@@ -6,7 +6,7 @@ Every connection begins with the mutual proof of ``steps.py``, run over a socket
 
 from __future__ import annotations
 
-from byteps.security.drivers import DEADLINE_S, async_handshake, handshake
+from byteps.security.drivers import DEADLINE_S, async_accept, async_handshake, handshake
 from byteps.security.steps import Identity, Steps, accept_steps, connect_steps
 from byteps.security.tls import client_tls, server_tls
 from byteps.security.tokens import check_bind, load_token, new_token, token_is_open
@@ -16,6 +16,7 @@ __all__ = [
     "Identity",
     "Steps",
     "accept_steps",
+    "async_accept",
     "async_handshake",
     "check_bind",
     "client_tls",

@@ -6,15 +6,18 @@ Both read exactly the handshake's bytes, so the socket can then be handed to the
 from __future__ import annotations
 
 import asyncio
+import logging
 import socket
 import time
-from collections.abc import Generator
+from collections.abc import Collection, Generator
 
 from byteps.config import format_address
 from byteps.errors import HandshakeError
 from byteps.security.steps import Identity, Steps
 
 DEADLINE_S = 5.0
+
+_log = logging.getLogger("byteps.security")
 
 
 def handshake(sock: socket.socket, steps: Steps, deadline_s: float = DEADLINE_S) -> Identity:
@@ -71,6 +74,33 @@ async def async_handshake(
         return await asyncio.wait_for(_drive(loop, sock, _transfers(steps)), deadline_s)
     except (HandshakeError, OSError, asyncio.TimeoutError) as error:
         raise _explained(error, peer, deadline_s) from error
+
+
+async def async_accept(
+    loop: asyncio.AbstractEventLoop, listener: socket.socket, admissions: Collection[asyncio.Task[None]]
+) -> tuple[socket.socket, str]:
+    """The next connection and its host. When file descriptors run out, first let one of the pending ones go.
+
+    Args:
+        loop: the running event loop.
+        listener: a non-blocking socket that listens.
+        admissions: handshakes under way.
+
+    Raises:
+        OSError: no descriptor is left, and no handshake will give one back.
+    """
+    while True:
+        try:
+            sock, address = await loop.sock_accept(listener)
+        except ConnectionError:
+            continue  # it was gone before we got to it
+        except OSError as error:
+            if not admissions:
+                raise
+            _log.warning("cannot accept a connection now: %s", error)
+            await asyncio.wait(admissions, return_when=asyncio.FIRST_COMPLETED)
+        else:
+            return sock, str(address[0])
 
 
 async def _drive(loop: asyncio.AbstractEventLoop, sock: socket.socket, transfers: _Transfers) -> Identity:

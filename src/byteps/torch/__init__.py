@@ -24,6 +24,7 @@ from byteps.adapters.basics import (
 )
 from byteps.adapters.reductions import Average, Max, Min, Product, Sum
 from byteps.config import Config as _Config
+from byteps.torch import parallel as parallel
 from byteps.torch.broadcasting import broadcast, broadcast_, broadcast_async, broadcast_async_
 from byteps.torch.compression import Compression
 from byteps.torch.functions import allgather_object, broadcast_object, broadcast_parameters

@@ -29,7 +29,7 @@ from torch import Tensor
 
 from byteps.torch.compression import BUILT_IN
 from byteps.torch.sending import start
-from byteps.torch.slots import Exchange, Flight, Slot, nothing
+from byteps.torch.slots import Exchange, Flight, Slot
 from byteps.torch.tensors import element_type
 from byteps.torch.usage import Usage
 from byteps.wire import TensorSpec
@@ -118,7 +118,6 @@ class GradientReducer:
         for slot in self._slots:
             self._drop(slot)
             slot.count = 0
-            slot.gradient = slot.used = nothing
         self.pending = False
 
     @torch.no_grad()
@@ -135,9 +134,7 @@ class GradientReducer:
             for slot in self._slots:
                 if (fault := _fault(slot)) is not None:
                     raise RuntimeError(fault)
-                if slot.flight is not None:
-                    slot.flight.dropped = slot.parameter.grad is None
-                elif slot.parameter.requires_grad and slot.parameter.grad is not None:
+                if slot.flight is None and slot.parameter.requires_grad and slot.parameter.grad is not None:
                     self._send(slot)
             for slot in self._usage.lacking(self._slots):
                 slot.parameter.grad = torch.zeros_like(slot.parameter)
@@ -209,9 +206,6 @@ class GradientReducer:
         return self._stagers[tensor.device]
 
     def _receive(self, flight: Flight) -> None:
-        if flight.dropped:
-            flight.pending.transfer.wait()
-            return
         flight.pending.finish()
         if flight.wire is not flight.gradient:
             flight.gradient.copy_(self._exchange.compression.decompress(flight.wire, flight.context))

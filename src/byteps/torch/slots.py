@@ -61,7 +61,6 @@ class Flight:
         wire: What was sent in its place; the gradient itself without compression.
         context: What decompression needs.
         pending: The round.
-        dropped: Whether the gradient was dropped meanwhile, so that nobody wants the result.
     """
 
     gradient: Tensor
@@ -69,7 +68,6 @@ class Flight:
     wire: Tensor
     context: Any
     pending: Pending
-    dropped: bool = False
 
 
 @dataclass(eq=False)

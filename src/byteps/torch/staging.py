@@ -67,7 +67,7 @@ def start(
     if source is None:
         return Pending(submit(), target, host)
     if stager is None:
-        host.copy_(source)
+        host.copy_(source.detach())
         return Pending(submit(), target, host)
     copied = _copy_to_host(source, host, stager.stream)
     return Pending(_StagedTransfer(stager.executor.submit(_submit_after, copied, submit)), target, host)

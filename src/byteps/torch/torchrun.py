@@ -16,13 +16,12 @@ from collections.abc import Callable, Mapping
 from byteps.children import ChildRole, as_environment
 from byteps.config import Config, child_environment, format_address
 from byteps.errors import ConfigError
-from byteps.network import advertised_address
+from byteps.network import advertised_address, loopback
 from byteps.security import new_token
 from byteps.torch.invitations import Board, Invitation, master_address, receive
 
 _READY_TIMEOUT_S = 60.0
 _PATIENCE_S = 1.0
-_LOOPBACK = "127.0.0.1"
 # An address for documentation: nothing is sent there, it only makes the kernel name the default route.
 _ELSEWHERE = "192.0.2.1"
 _IDENTITY = ("rank", "size", "local_rank", "local_size", "nodes", "node_rank")
@@ -160,7 +159,7 @@ def _coordinator_host(config: Config, master: str) -> str:
     """
     chosen = config.advertise_host or config.interface or config.bind_host
     if _nodes(config) == 1 and not chosen:
-        return _LOOPBACK
+        return loopback()
     host = advertised_address(config, master)
     if chosen or not _is_loopback(host) or _is_loopback(master):
         return host

@@ -1,0 +1,68 @@
+"""How long an urgent 64 KiB push_pull takes in the midst of a 64 MiB one, and what the stream loses by it.
+
+Two workers and 2 or 8 servers, each on a host of its own with a 200 Mbit/s link, default settings. The delay counts
+from the moment at which both workers submit until the later of them has the sum.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Sequence
+
+from benchmarks.cluster import Cluster, bits_per_second
+from benchmarks.common import Row, main
+from benchmarks.jobs import Job, Starter
+from benchmarks.streaming import URGENT_BYTES
+
+RATE = "200mbit"
+STREAM_BYTES = 64 << 20
+SERVERS = (2, 8)
+TRIES = 20
+FIFO_TRIES = 2
+MEDIAN_MS, WORST_MS = 40.0, 80.0
+SHARE = 0.93
+# What TCP leaves of a link's rate for payload.
+GOODPUT = 0.95
+LEAD_S = 0.2
+# Of the time that the stream takes; a little later at each try, so that no phase of it is favoured.
+FIRST_MOMENT_S, MOMENT_STEP_S = 1.2, 0.021
+
+
+def measure() -> Sequence[Row]:
+    """All numbers of servers, one after the other."""
+    return [row for servers in SERVERS for row in measure_with(servers)]
+
+
+def measure_with(servers: int) -> list[Row]:
+    """20 tries at default settings, and for comparison a few first come, first served."""
+    with Cluster(2 + servers, RATE) as cluster:
+        starter = Starter(cluster, servers=range(2, 2 + servers))
+        delays_ms, shares = tries(starter.byteps("urgent", "benchmarks.streaming"), TRIES)
+        fifo = {"BYTEPS_SCHEDULING": "fifo"}
+        fifo_ms, _ = tries(starter.byteps("urgent", "benchmarks.streaming", fifo), FIFO_TRIES)
+    name = f"{servers} servers"
+    return [
+        Row(f"{name}, urgent, median of {TRIES}", statistics.median(delays_ms), MEDIAN_MS, "ms"),
+        Row(f"{name}, urgent, worst", max(delays_ms), WORST_MS, "ms"),
+        Row(f"{name}, the stream's share of goodput", statistics.median(shares), SHARE, least=True),
+        Row(f"{name}, urgent, first come first served", statistics.median(fifo_ms), unit="ms"),
+    ]
+
+
+def tries(job: Job, count: int) -> tuple[list[float], list[float]]:
+    """Delays of the urgent tensor (ms) and the stream's shares of the goodput."""
+    begin = {"tensors": 1, "nbytes": STREAM_BYTES}
+    answers = []
+    for number in range(-1, count):  # the first one declares
+        moment_s = FIRST_MOMENT_S + max(0, number) * MOMENT_STEP_S
+        answers.append(job.ask(**begin, begin=time.monotonic() + LEAD_S, urgent_after_s=moment_s))
+    job.close()
+    ideal_s = 8 * (STREAM_BYTES + URGENT_BYTES) / (GOODPUT * bits_per_second(RATE))
+    delays_ms = [1e3 * max(answer["urgent_s"] for answer in both) for both in answers[1:]]
+    shares = [ideal_s / max(answer["stream_s"] for answer in both) for both in answers[1:]]
+    return delays_ms, shares
+
+
+if __name__ == "__main__":
+    main("Urgent 64 KiB within 64 MiB, 2 workers, links of 200 Mbit/s", measure)

@@ -1,0 +1,155 @@
+// Native test of what leaves first and when: urgent bytes overtake, a server that ends sends what it owes, and
+// heartbeats come whatever else happens.
+#include <csignal>
+#include <thread>
+
+#include "raw_peer.h"
+
+namespace {
+
+using namespace byteps;
+
+constexpr uint32_t kLargeBytes = 8 << 20;  // far more than a link takes while nobody reads
+constexpr uint32_t kSmallBytes = 64;
+constexpr double kHeartbeatS = 0.02;
+
+Lane::Options options() { return {Policy::priority, UINT64_MAX, kHeartbeatS, 0}; }
+
+Header push(uint32_t rank, uint32_t tensor, uint32_t length, uint32_t offset, int32_t priority) {
+  Header header;
+  header.type = FrameType::push;
+  header.tensor = tensor;
+  header.round = 1;
+  header.rank = rank;
+  header.length = length;
+  header.offset = offset;
+  header.priority = priority;
+  return header;
+}
+
+void push_all(RawPeer& peer, uint32_t rank, uint32_t tensor, uint32_t bytes, int32_t priority) {
+  for (uint32_t offset = 0; offset < bytes; offset += kMaxPayloadBytes) {
+    const uint32_t length = std::min<uint32_t>(kMaxPayloadBytes, bytes - offset);
+    peer.send(push(rank, tensor, length, offset, priority));
+  }
+}
+
+// Reads frames of tensors 1 (large) and 2 (small) until both are complete; the bytes of 1 that came after 2.
+uint32_t bytes_overtaken(RawPeer& peer, FrameType type, uint32_t large = 0) {
+  uint32_t before_small = 0;
+  bool small = false;
+  while (large < kLargeBytes || !small) {
+    const auto header = peer.next();
+    CHECK(header.has_value());
+    if (header->type != type) continue;
+    if (header->tensor == 2) {
+      small = true;
+      before_small = large;
+    } else {
+      large += header->length;
+    }
+  }
+  return kLargeBytes - before_small;
+}
+
+struct ServerOfTwo {
+  ServerOfTwo() : server({2, 1, false, options()}) {
+    server.install({{1, {}, {{0, 0, kLargeBytes}}}, {2, {}, {{0, 0, kSmallBytes}}}});
+    server.start();
+    for (uint32_t rank = 0; rank < 2; ++rank) {
+      auto [here, there] = tcp_links();
+      server.add_link(rank, 0, std::move(there));
+      ranks.push_back(std::make_unique<RawPeer>(std::move(here)));
+    }
+  }
+  Server server;
+  std::vector<std::unique_ptr<RawPeer>> ranks;
+};
+
+// Rank 0 reads nothing for now. It does not hold up rank 1, and gets the urgent result first.
+void check_urgent_results_overtake() {
+  ServerOfTwo test;
+  for (const uint32_t rank : {0, 1}) push_all(*test.ranks[rank], rank, 1, kLargeBytes, 0);
+  for (const uint32_t rank : {0, 1}) push_all(*test.ranks[rank], rank, 2, kSmallBytes, 9);
+  bytes_overtaken(*test.ranks[1], FrameType::result);
+  CHECK(bytes_overtaken(*test.ranks[0], FrameType::result) > kLargeBytes / 4);
+}
+
+void check_urgent_pushes_overtake() {
+  Worker worker({0, 1, options()});
+  worker.declare(1, {{0, 0, 0, 0, kLargeBytes}});
+  worker.declare(2, {{0, 0, 0, 0, kSmallBytes}});
+  auto [here, there] = tcp_links();
+  worker.add_link(0, 0, std::move(there));
+  RawPeer server(std::move(here));
+  worker.start();
+  Memory large(kLargeBytes), small(kSmallBytes);
+  const auto first = large.submit(worker, 1, 0);
+  const uint32_t begun = server.next()->length;
+  const auto second = small.submit(worker, 2, 1);
+  CHECK(bytes_overtaken(server, FrameType::push, begun) > kLargeBytes / 4);
+}
+
+void check_close_sends_what_is_owed() {
+  ServerOfTwo test;
+  for (const uint32_t rank : {0, 1}) push_all(*test.ranks[rank], rank, 1, kLargeBytes, 0);
+  RawPeer& peer = *test.ranks[0];
+  uint32_t received = peer.next_result()->length;  // complete: from here on the server only sends
+  std::thread closer([&] { test.server.close(kPatienceS); });
+  std::thread other([&] { CHECK(test.ranks[1]->is_hung_up_on()); });
+  while (const auto header = peer.next()) received += header->length;
+  closer.join();
+  other.join();
+  CHECK_EQUAL(received, kLargeBytes);
+}
+
+void check_heartbeats() {
+  ServerOfTwo test;
+  auto [here, there] = tcp_links();
+  test.server.add_beacon(std::move(there));
+  RawPeer coordinator(std::move(here));
+  coordinator.await_heartbeats(3);
+  test.ranks[1]->await_heartbeats(3);  // nothing else is said on this link
+  test.server.install({{3, {}, {{0, 0, kSmallBytes}}}});
+  push_all(*test.ranks[0], 0, 3, kSmallBytes, 0);
+  CHECK(test.ranks[0]->next()->type == FrameType::parked);
+  const auto missing = test.server.missing(3);
+  CHECK(missing.size() == 1 && missing[0].rank == 1 && missing[0].heard_s >= 0 && missing[0].heard_s < kPatienceS);
+  coordinator.send(Header{});  // it has nothing to say here
+  CHECK(coordinator.is_hung_up_on());
+  push_all(*test.ranks[1], 1, 3, kSmallBytes, 0);
+  CHECK(test.ranks[0]->next_result()->length == kSmallBytes);
+}
+
+// A signal ends a wait early, so that Ctrl-C is noticed; the transfer goes on.
+void check_signals_and_timeouts() {
+  Job job({2, 1, 1, inproc_links});
+  job.declare(1, kSmallBytes, kSmallBytes);
+  Memory here(kSmallBytes), there(kSmallBytes);
+  const auto transfer = here.submit(*job.workers[0], 1);
+  CHECK(transfer->wait(0) == Transfer::Wake::timed_out && transfer->wait(-1) == Transfer::Wake::timed_out);
+  struct sigaction action {};
+  action.sa_handler = [](int) {};
+  CHECK(sigaction(SIGUSR1, &action, nullptr) == 0);
+  std::atomic<bool> interrupted{false};
+  std::thread waiter([&] {
+    CHECK(transfer->wait(kPatienceS) == Transfer::Wake::interrupted);
+    interrupted = true;
+  });
+  while (!interrupted) {
+    pthread_kill(waiter.native_handle(), SIGUSR1);
+    std::this_thread::yield();
+  }
+  waiter.join();
+  CHECK(outcome(*there.submit(*job.workers[1], 1)) == Status::ok && outcome(*transfer) == Status::ok);
+}
+
+}  // namespace
+
+int main() {
+  for (const auto check : {check_urgent_results_overtake, check_urgent_pushes_overtake, check_close_sends_what_is_owed,
+                           check_heartbeats, check_signals_and_timeouts}) {
+    check();
+  }
+  return 0;
+}

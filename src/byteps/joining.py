@@ -1,0 +1,100 @@
+"""Joining a job: from settings to a ``Session``."""
+
+from __future__ import annotations
+
+import os
+import weakref
+from collections.abc import Callable, Sequence
+
+from byteps import _native
+from byteps.communicator import Alone, Communicator, ParameterServer
+from byteps.config import Config
+from byteps.control import ControlClient, Relay, open_beacon, open_control
+from byteps.diagnostics import DumpOnSignal
+from byteps.errors import JoinError
+from byteps.session import Session
+from byteps.wire import Welcome
+from byteps.worker import (
+    Linker,
+    SocketLinker,
+    credit_of,
+    join_message,
+    refuse_encryption,
+    settings_of,
+    start_data_plane,
+)
+
+
+def connect(config: Config, linker: Callable[[Config, Welcome], Linker] = SocketLinker) -> Session:
+    """Join the job that the settings describe. Without a coordinator and other workers, a job of one.
+
+    Args:
+        config: the settings.
+        linker: makes what opens the links to the servers.
+
+    Raises:
+        JoinError, HandshakeError, ConfigError: why this process cannot be a member.
+    """
+    refuse_encryption(config)
+    if config.size > 1 and not config.coordinator:
+        raise JoinError(
+            f"this is one of {config.size} workers, but no coordinator is known; start the job with "
+            f"`byteps run` or torchrun, or set BYTEPS_COORDINATOR to its host:port"
+        )
+    found: list[weakref.ref[Session]] = []
+    dump = DumpOnSignal("worker", lambda: _report(found))
+    try:
+        session = _join(config, linker) if config.coordinator else _alone(config)
+    except BaseException:
+        dump.close()
+        raise
+    found.append(weakref.ref(session))
+    session.on_shutdown.append(dump.close)
+    _drop_in_forks(found[0], dump)
+    return session
+
+
+def _report(found: Sequence[weakref.ref[Session]]) -> list[str]:
+    session = found[0]() if found else None
+    return ["it is joining a job that is not complete yet"] if session is None else session.report()
+
+
+def _alone(config: Config) -> Session:
+    return Session(config, _welcome_alone(config), Alone(), None)
+
+
+def _join(config: Config, linker: Callable[[Config, Welcome], Linker]) -> Session:
+    relay = Relay()
+    control = ControlClient(relay.on_notice, relay.on_closed)
+    open_control(config, control, "worker")
+    try:
+        welcome = control.join(join_message(config), config.join_timeout_s)
+        communicator: Communicator = Alone()
+        if welcome.size > 1 or config.force_distributed:
+            worker = start_data_plane(config, welcome, linker(config, welcome))
+            worker.add_beacon(_native.socket_link(open_beacon(config, "worker", welcome)))
+            communicator = ParameterServer(control, worker, welcome.rank, credit_of(config))
+    except BaseException:
+        control.close()
+        raise
+    session = Session(config, welcome, communicator, control)
+    relay.attach(session)
+    return session
+
+
+def _welcome_alone(config: Config) -> Welcome:
+    return Welcome(
+        rank=0, size=1, local_rank=0, local_size=1, epoch=0, servers=[], settings=settings_of(config)
+    )
+
+
+def _drop_in_forks(reference: weakref.ref[Session], dump: DumpOnSignal) -> None:
+    """Have a forked child drop its copy of the session."""
+
+    def forked() -> None:
+        dump.abandon()
+        inherited = reference()
+        if inherited is not None:
+            inherited.abandon()
+
+    os.register_at_fork(after_in_child=forked)
