@@ -1,4 +1,4 @@
-"""Emulated hosts: network namespaces on one bridge, each with a link of a given rate. Needs root and iproute2.
+"""Emulated hosts: network namespaces on one bridge, each with a link of a given rate. Root and iproute2 only.
 
 ``python -m benchmarks.cluster run --hosts 2 --rate 1gbit -- COMMAND`` runs a command on each of them,
 ``python -m benchmarks.cluster clean`` removes what a killed process left behind.
@@ -34,8 +34,8 @@ MIN_BURST_BYTES = 128 << 10
 HOST_FILES = Path("/etc/netns")
 
 
-class ClusterError(RuntimeError):
-    """The hosts cannot be made; the text says what to do."""
+class ClusterError(SystemExit):
+    """The hosts cannot be made: ends the measurement with a text that says what to do."""
 
 
 def bits_per_second(rate: str) -> float:
@@ -133,7 +133,7 @@ class Cluster(Hosts):
             self._write_host_names(number)
 
     def _write_host_names(self, number: int) -> None:
-        """What ``ip netns exec`` shows as /etc/hosts. All hosts share this machine's name: each is it to itself."""
+        """What ``ip netns exec`` shows as /etc/hosts. To each host, this machine's name is its own."""
         lines = ["127.0.0.1 localhost", "::1 localhost", f"{self.address(number)} {socket.gethostname()}"]
         lines += [f"{self.address(other)} host{other}" for other in range(self.hosts)]
         folder = HOST_FILES / self._names[number]
@@ -197,7 +197,7 @@ def main() -> int:
     """The command line."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.cluster", description=__doc__.split("\n")[0])
     commands = parser.add_subparsers(dest="command", required=True)
-    run = commands.add_parser("run", help="run a command on each host; {host} in it becomes the host's number")
+    run = commands.add_parser("run", help="run a command on each host; {host} in it becomes its number")
     run.add_argument("--hosts", type=int, default=2, help="how many (default: 2); named host0, host1 ...")
     run.add_argument("--rate", default="1gbit", help="of each link, like 200mbit (default: 1gbit)")
     run.add_argument("words", nargs="+", metavar="COMMAND")

@@ -1,7 +1,7 @@
 """Do push and result streams fill links in both directions at once?
 
-Two workers and two servers, each on a host of its own with a 1 Gbit/s link. Beside it, by turns, iperf3 over the
-same four pairs of hosts, also in both directions at once. Only payload counts.
+Two workers and two servers, each on a host of its own with a 1 Gbit/s link. By turns, iperf3 uses the same
+four pairs of hosts, also in both directions at once. Only payload counts.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from collections.abc import Sequence
 from benchmarks import iperf
 from benchmarks.cluster import Cluster
 from benchmarks.common import Row, main
-from benchmarks.jobs import Job, Starter
+from benchmarks.jobs import Job
+from benchmarks.starting import Starter
 
 RATE = "1gbit"
 TENSORS = 8
@@ -40,8 +41,8 @@ def measure() -> Sequence[Row]:
                 check_counters(counted, cluster.nic_bytes(worker))
         job.close()
     return [
-        Row("iperf3, each direction", statistics.median(limit) * 8e-6, unit="Mbit/s"),
-        Row("push and result, each direction", statistics.median(ours) * 8e-6, unit="Mbit/s"),
+        Row("iperf3, both workers, each direction", statistics.median(limit) * 8e-6, unit="Mbit/s"),
+        Row("push and result, both workers, each direction", statistics.median(ours) * 8e-6, unit="Mbit/s"),
         Row("share of iperf3", statistics.median(shares), SHARE, least=True),
     ]
 

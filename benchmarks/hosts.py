@@ -1,4 +1,4 @@
-"""Where the processes of a measurement run: this machine's loopback, or (``benchmarks.cluster``) emulated hosts."""
+"""Where the processes of a measurement run: loopback, or (``benchmarks.cluster``) emulated hosts."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from benchmarks.common import ROOT
 from byteps.config.environment import environment
 
 Process = subprocess.Popen[str]
+PORT_FINDER = "import socket, sys; s = socket.socket(); s.bind((sys.argv[1], 0)); print(s.getsockname()[1])"
 
 
 class Hosts:
@@ -55,8 +56,7 @@ class Hosts:
 
     def free_port(self, host: int) -> str:
         """A port that nobody uses now, for programs that do not let the kernel choose one."""
-        program = "import socket, sys; s = socket.socket(); s.bind((sys.argv[1], 0)); print(s.getsockname()[1])"
-        command = [sys.executable, "-c", program, self.address(host)]
+        command = [sys.executable, "-c", PORT_FINDER, self.address(host)]
         return subprocess.run(
             self._on(host, command), check=True, capture_output=True, text=True
         ).stdout.strip()

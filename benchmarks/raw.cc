@@ -4,8 +4,8 @@
 //   raw worker ADDRESS:PORT...      reads lines {"nbytes": N, "repeats": R}; answers each with R times in seconds
 //
 // In one exchange a worker sends N bytes in equal shares to the servers while each server sends it as many back. Both
-// directions of each connection have a thread of their own. Workers walk through memory of N bytes, as whoever
-// has a tensor to send must; servers use one block over and over.
+// directions of each connection have a thread of their own, which sends or receives one block of memory over and over.
+// What is too small to be shared goes to the first server and back, without a change of threads.
 #include <arpa/inet.h>
 #include <netinet/tcp.h>
 #include <sys/socket.h>
@@ -25,6 +25,7 @@
 namespace {
 
 constexpr size_t kBlockBytes = 512 << 10;
+constexpr size_t kSmallBytes = 64 << 10;
 
 [[noreturn]] void fail(const char* what) {
   std::perror(what);
@@ -46,40 +47,54 @@ sockaddr_in address_of(const std::string& host, int port) {
   return address;
 }
 
-// Sends (or receives) `nbytes`, a block at a time, through memory that advances or through the same block.
-bool move(ssize_t (*call)(int, char*, size_t), int fd, char* memory, size_t nbytes, bool advance) {
-  for (size_t done = 0; done < nbytes;) {
-    const ssize_t n = call(fd, memory + (advance ? done : 0), std::min(kBlockBytes, nbytes - done));
-    if (n <= 0) return false;
-    done += static_cast<size_t>(n);
-  }
-  return true;
-}
-
 ssize_t put(int fd, char* memory, size_t nbytes) { return send(fd, memory, nbytes, MSG_NOSIGNAL); }
 ssize_t take(int fd, char* memory, size_t nbytes) { return recv(fd, memory, nbytes, MSG_WAITALL); }
+using Call = decltype(put);
+
+class Block {
+ public:
+  // Sends or receives `nbytes` through this block; false when the connection is closed.
+  bool move(Call* call, int fd, size_t nbytes) {
+    while (nbytes > 0) {
+      const ssize_t n = call(fd, memory_.data(), std::min(memory_.size(), nbytes));
+      if (n <= 0) return false;
+      nbytes -= static_cast<size_t>(n);
+    }
+    return true;
+  }
+
+ private:
+  std::vector<char> memory_ = std::vector<char>(kBlockBytes);
+};
+
+bool put_head(int fd, uint64_t nbytes) { return put(fd, reinterpret_cast<char*>(&nbytes), sizeof nbytes) > 0; }
+bool take_head(int fd, uint64_t& nbytes) { return take(fd, reinterpret_cast<char*>(&nbytes), sizeof nbytes) > 0; }
 
 // One connection of a server. Its two threads learn from the head of each exchange how long it is.
 void serve(int fd) {
-  std::vector<char> incoming(kBlockBytes), outgoing(kBlockBytes);
+  Block incoming;
   uint64_t nbytes = 0;
   bool open = true;
   std::barrier begin(2), end(2);
   std::thread sender([&] {
-    for (;;) {
+    for (Block outgoing;;) {
       begin.arrive_and_wait();
       if (!open) return;
-      move(put, fd, outgoing.data(), nbytes, false);
+      outgoing.move(put, fd, nbytes);
       end.arrive_and_wait();
     }
   });
-  for (;;) {
-    open = move(take, fd, reinterpret_cast<char*>(&nbytes), sizeof nbytes, true);
+  while (take_head(fd, nbytes)) {
+    if (nbytes <= kSmallBytes) {
+      if (!incoming.move(take, fd, nbytes) || !incoming.move(put, fd, nbytes)) break;
+      continue;
+    }
     begin.arrive_and_wait();
-    if (!open) break;
-    move(take, fd, incoming.data(), nbytes, false);
+    incoming.move(take, fd, nbytes);
     end.arrive_and_wait();
   }
+  open = false;
+  begin.arrive_and_wait();
   sender.join();
   close(fd);
 }
@@ -117,33 +132,35 @@ class Worker {
     for (auto& thread : threads_) thread.join();
   }
   double exchange(size_t nbytes) {
-    if (memory_.size() != nbytes) memory_.assign(nbytes, 1);
     const auto began = std::chrono::steady_clock::now();
-    begin_.arrive_and_wait();
-    end_.arrive_and_wait();
+    if (nbytes <= kSmallBytes) {
+      const bool sent = put_head(fds_[0], nbytes) && block_.move(put, fds_[0], nbytes);
+      if (!sent || !block_.move(take, fds_[0], nbytes)) fail("connection");
+    } else {
+      nbytes_ = nbytes;
+      begin_.arrive_and_wait();
+      end_.arrive_and_wait();
+    }
     return std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
   }
 
  private:
   ptrdiff_t participants() const { return 1 + 2 * static_cast<ptrdiff_t>(fds_.size()); }
   void loop(size_t index, bool sends) {
-    for (;;) {
+    for (Block block;;) {
       begin_.arrive_and_wait();
       if (!open_) return;
-      const size_t first = memory_.size() * index / fds_.size();
-      const size_t last = memory_.size() * (index + 1) / fds_.size();
-      uint64_t nbytes = last - first;
-      char* head = reinterpret_cast<char*>(&nbytes);
-      const bool moved = sends ? move(put, fds_[index], head, sizeof nbytes, true) &&
-                                     move(put, fds_[index], memory_.data() + first, nbytes, true)
-                               : move(take, fds_[index], memory_.data() + first, nbytes, true);
+      const size_t share = nbytes_ * (index + 1) / fds_.size() - nbytes_ * index / fds_.size();
+      const bool moved = sends ? put_head(fds_[index], share) && block.move(put, fds_[index], share)
+                               : block.move(take, fds_[index], share);
       if (!moved) fail("connection");
       end_.arrive_and_wait();
     }
   }
 
   const std::vector<int> fds_;
-  std::vector<char> memory_;
+  Block block_;
+  size_t nbytes_ = 0;
   bool open_ = true;
   std::barrier<> begin_, end_;
   std::vector<std::thread> threads_;

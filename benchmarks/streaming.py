@@ -1,8 +1,8 @@
 """Byteps workers for measurements on links: large tensors in flight, and an urgent one among them.
 
-Started by ``Starter.byteps``. A request says how many tensors of how many bytes to push and pull, the moment to
-begin (of the monotonic clock, which all processes of a machine share), and, where an urgent tensor is wanted, how
-long after that to submit it. The answer says how long each took.
+Started by ``Starter.byteps``. A request says how many tensors of how many bytes to push and pull, the moment
+to begin (of the monotonic clock, which all processes of a machine share), and, if an urgent tensor is wanted,
+how long after that to submit it. The answer says how long each took.
 """
 
 from __future__ import annotations

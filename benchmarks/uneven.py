@@ -1,8 +1,8 @@
-"""Step times in an uneven world: a slow link, other people's traffic, a second job; and DDP's under the same load.
+"""Step times in an uneven world: a slow link, other people's traffic, a second job; and DDP's under the same.
 
-Two workers and two servers, each on a host of its own with a 200 Mbit/s link. A step is a forward and a backward
-pass of layers that cost next to no computing, so its time is the links' time. byteps and DDP take turns. DDP has no
-servers: the traffic that shares a server's link in the one case shares a worker's link in the other.
+Two workers and two servers, each on a host of its own with a 200 Mbit/s link. A step is a forward and a
+backward pass of layers that cost next to no computing, so its time is the links' time. byteps and DDP take
+turns. DDP has no servers: what shares a server's link in the one case shares a worker's link in the other.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from collections.abc import Callable, Iterator, Sequence
 from benchmarks.cluster import Cluster, bits_per_second
 from benchmarks.common import Row, main
 from benchmarks.iperf import Flow
-from benchmarks.jobs import Job, Starter
+from benchmarks.jobs import Job
+from benchmarks.starting import Starter
 
 RATE, HALF_RATE = "200mbit", "100mbit"
 # What TCP leaves of a link's rate for payload.
@@ -75,12 +76,13 @@ def compare(name: str, allowed: float, load: Load, ours: Sequence[Job], ddp: Seq
 
 
 def step_s(jobs: Sequence[Job]) -> float:
-    """Time of a step, the mean of some after a first one, of the slowest of jobs that run at the same time."""
+    """Time of a step of the slowest of jobs that run at the same time: the mean of some after a first."""
+    mean_s = 0.0
     for repeats in (1, STEPS):
         for job in jobs:
             job.begin(nbytes=MODEL_BYTES, repeats=repeats)
-        found = [max(map(sum, job.answers())) / repeats for job in jobs]
-    return max(found)
+        mean_s = max(sum(times) / repeats for job in jobs for times in job.answers())
+    return mean_s
 
 
 @contextlib.contextmanager

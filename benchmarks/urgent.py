@@ -1,7 +1,7 @@
 """How long an urgent 64 KiB push_pull takes in the midst of a 64 MiB one, and what the stream loses by it.
 
-Two workers and 2 or 8 servers, each on a host of its own with a 200 Mbit/s link, default settings. The delay counts
-from the moment at which both workers submit until the later of them has the sum.
+Two workers and 2 or 8 servers, each on a host of its own with a 200 Mbit/s link, default settings. The delay
+counts from the moment at which both workers submit until the later of them has the sum.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from collections.abc import Sequence
 
 from benchmarks.cluster import Cluster, bits_per_second
 from benchmarks.common import Row, main
-from benchmarks.jobs import Job, Starter
+from benchmarks.jobs import Job
+from benchmarks.starting import Starter
 from benchmarks.streaming import URGENT_BYTES
 
 RATE = "200mbit"

@@ -139,14 +139,14 @@ void Lane::send(Peer& peer, const Header& header, std::span<const iovec> payload
   counters_.frames_sent.fetch_add(1, std::memory_order_relaxed);
 }
 
-// Sends until the scheduler has nothing to give, the links take no more, or the budget is used up. True if more can be
-// sent at once: a link that drains as fast as it is written to must not keep this thread from looking at what came
-// in, which may be more urgent.
+// Sends until the scheduler has nothing to give, the links take no more, or the budget is used up. True if it was the
+// budget, and more may be sent after a look at what came in: it can be more urgent, and a link that drains as fast as
+// it is written to would keep this thread here.
 bool Lane::pump() {
-  bool more = grant_some();
+  const bool more = grant_some();
   if (more) {
     refresh_unsent();
-    more = pending_bytes_ < egress_.budget_bytes() || !block_full_links();
+    if (pending_bytes_ >= egress_.budget_bytes()) block_full_links();
   }
   const bool backlogged = more || any_blocked();
   const size_t unsent = backlogged ? refresh_unsent() : 0;
@@ -154,14 +154,12 @@ bool Lane::pump() {
   return more;
 }
 
-bool Lane::block_full_links() {
-  bool any = false;
+// Each of them has its write event; the others may go on, however full one is.
+void Lane::block_full_links() {
+  const size_t low_water = egress_.low_water_bytes(peers_.size());
   for (auto& peer : peers_) {
-    if (!peer || !peer->open_ || peer->unsent_bytes_ < egress_.low_water_bytes(peers_.size())) continue;
-    block(*peer);
-    any = true;
+    if (peer && peer->open_ && peer->unsent_bytes_ >= low_water) block(*peer);
   }
-  return any;
 }
 
 bool Lane::any_blocked() const {

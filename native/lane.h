@@ -107,7 +107,7 @@ class Lane {
   bool pump();
   bool grant_some();  // true if the budget stopped it
   bool accepts(uint32_t link);
-  bool block_full_links();
+  void block_full_links();
   bool any_blocked() const;
   void flush(Peer& peer);
   void flush_all();

@@ -82,7 +82,8 @@ def install_horovod() -> None:
     found = importlib.util.find_spec("torch")
     if found is not None and found.origin is not None:
         # A .pth file shows the new environment this interpreter's packages, behind its own.
-        (_site_packages(peer) / "torch.pth").write_text(f"{Path(found.origin).parents[1]}\n", encoding="utf-8")
+        packages = Path(found.origin).parents[1]
+        (_site_packages(peer) / "torch.pth").write_text(f"{packages}\n", encoding="utf-8")
     else:
         _pip(peer, TORCH)
     _pip(peer, "--ignore-installed", *HOROVOD_NEEDS)

@@ -1,6 +1,6 @@
 """Where the ranks of a Horovod job find each other: ``python -m benchmarks.peers.horovod_meeting HOST...``.
 
-One rank per host (names may be equal). Prints the port of its rendezvous server; ends with its standard input.
+One rank per host (names may be equal). Prints the port of its server; ends with standard input.
 """
 
 from __future__ import annotations

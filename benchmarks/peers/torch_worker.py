@@ -1,7 +1,7 @@
 """A worker of a torch system: ``python -m benchmarks.peers.torch_worker KIND RANK SIZE``.
 
-Kinds: ``byteps`` (push_pull), ``gloo`` (all_reduce), ``horovod`` (allreduce), and one training step under ``ddp``
-or ``byteps-ddp``. Each checks its first result.
+Kinds: ``byteps`` (push_pull), ``gloo`` (all_reduce), ``horovod`` (allreduce), and one training step under
+``ddp`` or ``byteps-ddp``. Each checks its first result.
 """
 
 from __future__ import annotations

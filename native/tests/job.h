@@ -12,6 +12,7 @@
 namespace byteps {
 
 constexpr double kPatienceS = 30;
+constexpr double kNoHeartbeatS = 1000;  // so that no heartbeat wakes a lane that was forgotten
 
 // How a round ended; it has to end.
 inline Status outcome(const Transfer& transfer) {
@@ -32,10 +33,10 @@ struct Shape {
 class Job {
  public:
   explicit Job(const Shape& shape) : shape_(shape) {
-    const Lane::Options lane{shape.policy, shape.credit_bytes, 0.05, 3};
+    const Lane::Options lane{shape.policy, shape.credit_bytes, kNoHeartbeatS, 0};
     for (uint32_t i = 0; i < shape.servers; ++i) {
-      servers.push_back(std::make_unique<Server>(
-          Server::Options{shape.workers, shape.lanes, shape.deterministic, Lane::Options{Policy::priority, UINT64_MAX, 0.05, 3}}));
+      const Server::Options options{shape.workers, shape.lanes, shape.deterministic, {.heartbeat_s = kNoHeartbeatS}};
+      servers.push_back(std::make_unique<Server>(options));
       servers.back()->start();
     }
     for (uint32_t rank = 0; rank < shape.workers; ++rank) {

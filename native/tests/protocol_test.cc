@@ -35,7 +35,7 @@ Header changed(Header header, const std::function<void(Header&)>& change) {
 
 // A server with two workers; the test is the workers.
 struct ServerUnderTest {
-  ServerUnderTest() : server({2, 1, false, {Policy::priority, UINT64_MAX, 0.05, kEpoch}}) {
+  ServerUnderTest() : server({2, 1, false, {Policy::priority, UINT64_MAX, kNoHeartbeatS, kEpoch}}) {
     server.install({{1, {}, {{0, 0, kTensorBytes}}}, {2, {}, {{0, 0, 4}}}});
     server.start();
     for (uint32_t rank = 0; rank < 2; ++rank) {
@@ -131,7 +131,7 @@ void check_server_keeps_the_first_link_of_a_rank() {
 
 // A worker with one lane to server 5; the test is the server.
 struct WorkerUnderTest {
-  WorkerUnderTest() : worker({0, 1, {Policy::priority, UINT64_MAX, 0.05, kEpoch}}), memory(kTensorBytes) {
+  WorkerUnderTest() : worker({0, 1, {Policy::priority, UINT64_MAX, kNoHeartbeatS, kEpoch}}), memory(kTensorBytes) {
     worker.declare(1, {{0, 5, 0, 0, kTensorBytes}});
     worker.declare(2, {{0, 5, 0, 0, 4}});
     worker.start();

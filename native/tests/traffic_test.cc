@@ -11,9 +11,8 @@ using namespace byteps;
 
 constexpr uint32_t kLargeBytes = 8 << 20;  // far more than a link takes while nobody reads
 constexpr uint32_t kSmallBytes = 64;
-constexpr double kHeartbeatS = 0.02;
 
-Lane::Options options() { return {Policy::priority, UINT64_MAX, kHeartbeatS, 0}; }
+Lane::Options options(double heartbeat_s = kNoHeartbeatS) { return {Policy::priority, UINT64_MAX, heartbeat_s, 0}; }
 
 Header push(uint32_t rank, uint32_t tensor, uint32_t length, uint32_t offset, int32_t priority) {
   Header header;
@@ -53,7 +52,7 @@ uint32_t bytes_overtaken(RawPeer& peer, FrameType type, uint32_t large = 0) {
 }
 
 struct ServerOfTwo {
-  ServerOfTwo() : server({2, 1, false, options()}) {
+  explicit ServerOfTwo(double heartbeat_s = kNoHeartbeatS) : server({2, 1, false, options(heartbeat_s)}) {
     server.install({{1, {}, {{0, 0, kLargeBytes}}}, {2, {}, {{0, 0, kSmallBytes}}}});
     server.start();
     for (uint32_t rank = 0; rank < 2; ++rank) {
@@ -104,7 +103,7 @@ void check_close_sends_what_is_owed() {
 }
 
 void check_heartbeats() {
-  ServerOfTwo test;
+  ServerOfTwo test(0.02);
   auto [here, there] = tcp_links();
   test.server.add_beacon(std::move(there));
   RawPeer coordinator(std::move(here));

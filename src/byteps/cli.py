@@ -20,6 +20,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "byteps.doctor.command:add_doctor",
         "check this host, the settings and every pair of processes",
     ),
+    "bench": ("byteps.bench.command:add_bench", "measure push_pull, or training, in a job of your own"),
     "config": ("byteps.launch.settings:add_config", "show the value of each setting and where it came from"),
 }
 """Name of a sub-command: the function that adds its options to a parser, and one line of help."""

@@ -9,8 +9,9 @@ from collections.abc import Callable, Sequence
 from byteps import _native
 from byteps.communicator import Alone, Communicator, ParameterServer
 from byteps.config import Config
-from byteps.control import ControlClient, Relay, open_beacon, open_control
+from byteps.control import ControlClient, Relay
 from byteps.diagnostics import DumpOnSignal
+from byteps.dialing import open_beacon, open_control
 from byteps.errors import JoinError
 from byteps.session import Session
 from byteps.wire import Welcome
@@ -25,12 +26,17 @@ from byteps.worker import (
 )
 
 
-def connect(config: Config, linker: Callable[[Config, Welcome], Linker] = SocketLinker) -> Session:
+def connect(
+    config: Config,
+    linker: Callable[[Config, Welcome], Linker] = SocketLinker,
+    coordinator: str = "the coordinator",
+) -> Session:
     """Join the job that the settings describe. Without a coordinator and other workers, a job of one.
 
     Args:
         config: the settings.
         linker: makes what opens the links to the servers.
+        coordinator: how errors call the coordinator.
 
     Raises:
         JoinError, HandshakeError, ConfigError: why this process cannot be a member.
@@ -44,13 +50,13 @@ def connect(config: Config, linker: Callable[[Config, Welcome], Linker] = Socket
     found: list[weakref.ref[Session]] = []
     dump = DumpOnSignal("worker", lambda: _report(found))
     try:
-        session = _join(config, linker) if config.coordinator else _alone(config)
+        session = _join(config, linker, coordinator) if config.coordinator else _alone(config)
     except BaseException:
         dump.close()
         raise
     found.append(weakref.ref(session))
     session.on_shutdown.append(dump.close)
-    _drop_in_forks(found[0], dump)
+    _drop_in_forks(found[0], weakref.ref(dump))
     return session
 
 
@@ -63,16 +69,21 @@ def _alone(config: Config) -> Session:
     return Session(config, _welcome_alone(config), Alone(), None)
 
 
-def _join(config: Config, linker: Callable[[Config, Welcome], Linker]) -> Session:
+def _join(config: Config, linker: Callable[[Config, Welcome], Linker], coordinator: str) -> Session:
     relay = Relay()
-    control = ControlClient(relay.on_notice, relay.on_closed)
+    control = ControlClient(relay.on_notice, relay.on_closed, coordinator=coordinator)
     open_control(config, control, "worker")
     try:
         welcome = control.join(join_message(config), config.join_timeout_s)
         communicator: Communicator = Alone()
         if welcome.size > 1 or config.force_distributed:
-            worker = start_data_plane(config, welcome, linker(config, welcome))
-            worker.add_beacon(_native.socket_link(open_beacon(config, "worker", welcome)))
+            with control.blaming_the_lost():
+                worker = start_data_plane(
+                    config,
+                    welcome,
+                    linker(config, welcome),
+                    lambda: _native.socket_link(open_beacon(config, "worker", welcome)),
+                )
             communicator = ParameterServer(control, worker, welcome.rank, credit_of(config))
     except BaseException:
         control.close()
@@ -88,13 +99,12 @@ def _welcome_alone(config: Config) -> Welcome:
     )
 
 
-def _drop_in_forks(reference: weakref.ref[Session], dump: DumpOnSignal) -> None:
-    """Have a forked child drop its copy of the session."""
+def _drop_in_forks(session: weakref.ref[Session], dump: weakref.ref[DumpOnSignal]) -> None:
+    """Have a forked child drop its copies of both. What is registered for forks stays so for good."""
 
     def forked() -> None:
-        dump.abandon()
-        inherited = reference()
-        if inherited is not None:
-            inherited.abandon()
+        for inherited in (dump(), session()):
+            if inherited is not None:
+                inherited.abandon()
 
     os.register_at_fork(after_in_child=forked)

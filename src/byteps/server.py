@@ -14,11 +14,20 @@ from collections.abc import Callable
 
 from byteps import _native
 from byteps.config import Config
-from byteps.control import ControlClient, open_beacon, open_control
+from byteps.control import ControlClient
 from byteps.diagnostics import DumpOnSignal, OpenRound, count, describe_open, size
+from byteps.dialing import open_beacon, open_control
 from byteps.errors import BytePSError, HandshakeError, remedy
 from byteps.network import advertised_address, bind_address, listen
-from byteps.security import Identity, accept_steps, async_accept, async_handshake, check_bind, load_token
+from byteps.security import (
+    DEADLINE_S,
+    Door,
+    Identity,
+    accept_steps,
+    async_handshake,
+    check_bind,
+    load_token,
+)
 from byteps.wire import AskMissing, Departed, End, Install, Installed, Join, Lost, Message, Missing, Welcome
 
 DRAIN_S = 5.0
@@ -36,7 +45,7 @@ class Server:
     """
 
     def __init__(self, heartbeat_s: float, on_end: Callable[[str | None], None]) -> None:
-        self.control = ControlClient(self._on_notice, self._on_closed, self._start)
+        self.control = ControlClient(self._on_notice, on_end, self._start)
         self._heartbeat_s = heartbeat_s
         self._on_end = on_end
         self._native: _native.Server | None = None
@@ -101,19 +110,15 @@ class Server:
         elif isinstance(message, End):
             self._on_end(None)
 
-    def _on_closed(self, reason: str) -> None:
-        self._on_end(f"lost the coordinator: {reason}")
-
 
 class _Acceptor:
-    """Accepts the workers' data connections and hands those that prove themselves to the native server."""
+    """Hands the data connections of workers that prove themselves to the native server."""
 
     def __init__(self, config: Config, server: Server) -> None:
         self._token = load_token(config)
         self._server = server
         self._job_id = config.job_id
         self._welcome: asyncio.Future[Welcome] = asyncio.get_running_loop().create_future()
-        self._tasks: set[asyncio.Task[None]] = set()
 
     def open(self, welcome: Welcome) -> None:
         """From now on connections can be served; those that came earlier have waited."""
@@ -121,34 +126,33 @@ class _Acceptor:
 
     async def serve(self, listener: socket.socket) -> None:
         """Accept until cancelled."""
-        loop = asyncio.get_running_loop()
-        while True:
-            try:
-                sock, host = await async_accept(loop, listener, self._tasks)
-            except OSError as error:
-                self._server.fail(f"cannot accept connections: {error.strerror}{remedy(error)}")
-                return
-            task = loop.create_task(self._admit(sock, host))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
-
-    async def _admit(self, sock: socket.socket, host: str) -> None:
+        door = Door(listener, self._admit)
         try:
-            sock.setblocking(False)
-            welcome = await asyncio.shield(self._welcome)
-            identity = Identity(
-                role="server", number=welcome.rank, job_id=self._job_id, purpose="data", epoch=welcome.epoch
-            )
-            steps = accept_steps(self._token, identity, lambda peer: _reason_to_refuse(peer, welcome))
-            peer = await async_handshake(asyncio.get_running_loop(), sock, steps)
-        except HandshakeError as error:
-            _log.warning("refused a connection from %s: %s", host, error)
-            sock.close()
-        except BaseException:
-            sock.close()
-            raise
-        else:
-            self._server.native.add_link(peer.number, peer.lane, _native.socket_link(sock.detach()))
+            await door.serve()
+        except OSError as error:
+            self._server.fail(f"cannot accept connections: {error.strerror}{remedy(error)}")
+        finally:
+            await door.close()
+
+    async def _admit(self, sock: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        end_s = loop.time() + DEADLINE_S
+        welcome = await self._welcomed()
+        identity = Identity(
+            role="server", number=welcome.rank, job_id=self._job_id, purpose="data", epoch=welcome.epoch
+        )
+        steps = accept_steps(self._token, identity, lambda peer: _reason_to_refuse(peer, welcome))
+        peer = await async_handshake(loop, sock, steps, end_s - loop.time())
+        self._server.native.add_link(peer.number, peer.lane, _native.socket_link(sock.detach()))
+
+    async def _welcomed(self) -> Welcome:
+        """Workers come when the job is complete, which they may hear of before this server does."""
+        try:
+            return await asyncio.wait_for(asyncio.shield(self._welcome), DEADLINE_S)
+        except asyncio.TimeoutError as error:
+            raise HandshakeError(
+                "it came before the job was complete, so it is not one of the workers"
+            ) from error
 
 
 def _reason_to_refuse(peer: Identity, welcome: Welcome) -> str:
@@ -200,20 +204,27 @@ async def _serve(config: Config, ready: Callable[[], None]) -> str | None:
         acceptor = _Acceptor(config, server)
         dump = DumpOnSignal("server", server.report)
         serving = loop.create_task(acceptor.serve(listener))
+        drain_s = 0.0
         try:
-            await asyncio.to_thread(open_control, config, server.control, "server")
-            message = _join_message(config, listener.getsockname()[1])
-            welcome = await asyncio.to_thread(server.control.join, message, config.join_timeout_s)
-            server.native.add_beacon(
-                _native.socket_link(await asyncio.to_thread(open_beacon, config, "server", welcome))
-            )
-            acceptor.open(welcome)
+            acceptor.open(await asyncio.to_thread(_join, config, server, listener.getsockname()[1]))
             ready()
-            return await ended
+            if await ended is None:  # after a failure nobody needs what is under way
+                drain_s = DRAIN_S
+            return ended.result()
         finally:
             dump.close()
             serving.cancel()
-            await asyncio.to_thread(server.close)
+            await asyncio.to_thread(server.close, drain_s)
+
+
+def _join(config: Config, server: Server, port: int) -> Welcome:
+    """Become a member of the job; returns once it is complete."""
+    control = server.control
+    open_control(config, control, "server")
+    welcome = control.join(_join_message(config, port), config.join_timeout_s)
+    with control.blaming_the_lost():
+        server.native.add_beacon(_native.socket_link(open_beacon(config, "server", welcome)))
+    return welcome
 
 
 def _join_message(config: Config, port: int) -> Join:
@@ -221,6 +232,7 @@ def _join_message(config: Config, port: int) -> Join:
     return Join(
         role="server",
         incarnation=secrets.token_hex(8),
+        rank=config.rank,
         num_servers=config.num_servers,
         node=socket.gethostname(),
         address=advertised_address(config, host.strip("[]")),

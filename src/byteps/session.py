@@ -252,7 +252,8 @@ class Session:
 
     def describe_stall(self, handle: Handle, round_number: int, waited_s: float) -> str:
         """What a round has waited for. Called by the handle."""
-        return stall(handle.name, round_number, self.communicator.missing(handle.name), waited_s)
+        late = self._late(handle.name, time.monotonic() + _REPORT_S)
+        return stall(handle.name, round_number, late, waited_s)
 
     def report(self) -> list[str]:
         """What is in flight, line by line. Takes no lock: whoever holds one may be what is stuck."""

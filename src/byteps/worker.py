@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from byteps import _native
 from byteps.config import Config
-from byteps.errors import ConfigError, JoinError
+from byteps.errors import ConfigError, HandshakeError, JoinError
 from byteps.network import connect
 from byteps.security import Identity, connect_steps, handshake, load_token
 from byteps.wire import JobSettings, Join, Welcome
@@ -54,8 +54,14 @@ def credit_of(config: Config) -> int:
     return config.credit_bytes or AUTOMATIC_CREDIT_BYTES
 
 
-def start_data_plane(config: Config, welcome: Welcome, link: Linker) -> _native.Worker:
-    """The native worker, connected to every server by ``link``."""
+def start_data_plane(
+    config: Config, welcome: Welcome, link: Linker, beacon: Callable[[], _native.Link] | None = None
+) -> _native.Worker:
+    """The native worker, connected to every server by ``link``.
+
+    Args:
+        beacon: opens the heartbeat connection to the coordinator; first, as a server may be slow.
+    """
     worker = _native.Worker(
         welcome.rank,
         welcome.settings.lanes,
@@ -64,10 +70,16 @@ def start_data_plane(config: Config, welcome: Welcome, link: Linker) -> _native.
         heartbeat_s=config.heartbeat_s,
         epoch=welcome.epoch,
     )
-    for server in range(len(welcome.servers)):
-        for lane in range(welcome.settings.lanes):
-            worker.add_link(server, lane, link(server, lane))
+    if beacon is not None:
+        worker.add_beacon(beacon())
     worker.start()
+    try:
+        for server in range(len(welcome.servers)):
+            for lane in range(welcome.settings.lanes):
+                worker.add_link(server, lane, link(server, lane))
+    except BaseException:
+        worker.close()
+        raise
     return worker
 
 
@@ -85,8 +97,10 @@ class SocketLinker:
             JoinError, HandshakeError: it cannot be reached, or is not of this job.
         """
         address = self.welcome.servers[server]
+        # It listened before it joined, and all have joined: one that does not answer is lost.
+        limit_s = self.config.peer_timeout_s
         try:
-            sock = connect(address.host, address.port, self.config.join_timeout_s)
+            sock = connect(address.host, address.port, limit_s)
         except ConnectionError as error:
             raise JoinError(
                 f"worker {self.welcome.rank} cannot reach server {server}: {error}; look at the server's "
@@ -101,7 +115,12 @@ class SocketLinker:
             epoch=self.welcome.epoch,
         )
         try:
-            handshake(sock, connect_steps(load_token(self.config), identity))
+            handshake(sock, connect_steps(load_token(self.config), identity), limit_s)
+        except HandshakeError as error:
+            sock.close()
+            raise HandshakeError(
+                f"server {server} did not let worker {self.welcome.rank} in: {error}"
+            ) from error
         except BaseException:
             sock.close()
             raise

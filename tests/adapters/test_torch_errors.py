@@ -200,3 +200,13 @@ def test_a_rank_that_leaves_is_an_error_on_those_that_wait_for_it(ranks: Ranks) 
                 bps.push_pull(torch.ones(2), name="t", session=session)
 
     ranks(2, work)
+
+
+def test_init_takes_the_arguments_of_old_scripts() -> None:
+    try:
+        bps.init(lazy=False, comm=None, process_sets=None)
+        assert (bps.rank(), bps.size()) == (0, 1)
+    finally:
+        bps.shutdown()
+    with pytest.raises(ValueError, match="process_sets="):
+        bps.init(process_sets=[[0]])

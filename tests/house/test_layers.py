@@ -20,6 +20,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("children",),
     ("coordinator",),
     ("control",),
+    ("dialing",),
     ("server", "worker"),
     ("communicator",),
     ("session",),
@@ -29,6 +30,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("torch",),
     ("launch",),
     ("doctor",),
+    ("bench",),
     ("cli",),
     ("__main__",),
 )

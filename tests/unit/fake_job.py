@@ -55,6 +55,7 @@ class FakeJob:
         self.now_s = 0.0
         self.workers, self.servers = workers, servers
         self.core = Coordinator(workers, servers, lambda: self.now_s, join_timeout_s=600, peer_timeout_s=30)
+        self.silent: set[tuple[str, int]] = set()  # members whose heartbeats do not come
         self.inbox: defaultdict[int, list[Message]] = defaultdict(list)
 
     def start(self) -> FakeJob:
@@ -85,12 +86,22 @@ class FakeJob:
             self.inbox[member].append(message)
 
     def advance(self, seconds: float) -> None:
-        """Let time pass, ticking whenever the coordinator asked for it."""
+        """Let time pass with heartbeats, ticking whenever the coordinator asked for it."""
         end_s = self.now_s + seconds
         while self.core.deadline_s is not None and self.core.deadline_s <= end_s and not self.core.finished:
             self.now_s = max(self.now_s, self.core.deadline_s)
+            self.beat()
             self.take(self.core.tick())
         self.now_s = end_s
+        self.beat()
+
+    def beat(self) -> None:
+        """A heartbeat of everybody who is not silent."""
+        members = [("worker", rank) for rank in range(self.workers)]
+        members += [("server", number) for number in range(self.servers)]
+        for role, number in members:
+            if (role, number) not in self.silent:
+                self.core.heartbeat(role, number)
 
     def got(self, member: int, kind: type[T]) -> list[T]:
         """Messages of one type that a member has been told."""

@@ -237,31 +237,43 @@ def test_a_lost_member_is_announced_to_all_survivors(member: int, role: str, num
 def test_survivors_that_stay_are_not_waited_for_long() -> None:
     job = FakeJob(2, 1).start()
     job.take(job.core.disconnected(0, "connection closed"))
-    job.advance(1.9)
+    job.advance(0.9)
     assert not job.finished()
     job.advance(0.2)
     assert job.finished()
 
 
-def test_a_silent_member_is_lost_only_if_it_has_a_beacon() -> None:
+@pytest.mark.parametrize("heard_before", [True, False], ids=["fell silent", "was never heard"])
+def test_a_silent_member_is_lost(heard_before: bool) -> None:
     job = FakeJob(2, 1).start()
-    for _ in range(100):
-        job.core.heartbeat("worker", 0)
-        job.advance(1)
+    if heard_before:
+        job.advance(100)
     assert job.failure() is None
-    job.advance(28)
+    job.silent = {("worker", 0)}
+    job.advance(29)
     assert job.failure() is None
     job.advance(2)
     assert job.failure() == "worker rank 0 (pid 100 on node0) was lost: no heartbeat for 30 s"
     assert len(job.got(1, Lost)) == len(job.got(SERVER_IDS, Lost)) == 1
 
 
-def test_one_who_left_is_not_expected_to_be_heard() -> None:
-    job = FakeJob(2, 1).start()
-    job.core.heartbeat("worker", 0)
-    job.send(0, Leave())
-    job.core.heartbeat("worker", 0)
+def test_one_worker_alone_needs_no_heartbeat() -> None:
+    job = FakeJob(1, 1).start()
+    job.silent = {("worker", 0)}
     job.advance(100)
+    assert job.failure() is None
+
+
+def test_one_who_left_is_not_expected_to_be_heard_but_to_go() -> None:
+    job = FakeJob(2, 1).start()
+    job.send(0, Leave())
+    job.silent = {("worker", 0)}
+    job.advance(29)
+    assert not job.inbox
+    job.advance(2)
+    assert job.got(1, Departed) == job.got(SERVER_IDS, Departed) == [Departed(0)]
+    job.take(job.core.disconnected(0, "connection closed"))
+    assert len(job.got(1, Departed)) == 1
     assert job.failure() is None
 
 

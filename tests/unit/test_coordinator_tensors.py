@@ -250,6 +250,23 @@ def test_one_that_left_counts_as_finished_and_is_told_nothing() -> None:
     assert job.errors(0) == []
 
 
+def test_a_finished_name_may_come_again_before_the_others_have_finished_it() -> None:
+    job = FakeJob(2, 1).start()
+    job.declare(0, ephemeral("once"))
+    job.declare(1, ephemeral("once"))
+    job.install_all()
+    (first,) = placements(job, 0)
+    job.send(0, Finished([first.id]))
+    job.declare(0, TensorSpec("once", DType.INT32, (7,), ReduceOp.SUM, ephemeral=True))
+    job.install_all()
+    second = placements(job, 0)[1]
+    assert second.id != first.id
+    job.send(1, Finished([first.id]))
+    job.declare(1, TensorSpec("once", DType.INT32, (7,), ReduceOp.SUM, ephemeral=True))
+    assert [placement.id for placement in placements(job, 1)] == [first.id, second.id]
+    assert job.errors(0) == job.errors(1) == []
+
+
 def test_forgotten_tensors_make_room_for_others() -> None:
     job = FakeJob(1, 2).start()
     for generation in range(6):
@@ -288,14 +305,14 @@ def test_who_is_missing_is_asked_of_the_servers_that_hold_parts() -> None:
     job = FakeJob(3, 2).start()
     job.declare(0, spec("big", (MIB,)))
     job.install_all()
-    job.core.heartbeat("worker", 2)
+    job.silent = {("worker", 1), ("worker", 2)}
     job.advance(3)
     job.send(0, AskMissing(8, 0))
     asked = [job.got(SERVER_IDS + server, AskMissing)[0] for server in range(2)]
     job.send(SERVER_IDS, Missing(asked[0].request, [2], [4.0]))
     assert job.got(0, Missing) == []
-    job.send(SERVER_IDS + 1, Missing(asked[1].request, [1, 2], [7.0, 9.0]))
-    assert job.got(0, Missing) == [Missing(8, [1, 2], [7.0, 3.0])]
+    job.send(SERVER_IDS + 1, Missing(asked[1].request, [1, 2], [2.0, 9.0]))
+    assert job.got(0, Missing) == [Missing(8, [1, 2], [2.0, 3.0])]
     with pytest.raises(ProtocolError, match="did not get"):
         job.send(SERVER_IDS, Missing(asked[0].request, [], []))
 

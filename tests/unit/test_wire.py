@@ -38,6 +38,7 @@ EXAMPLES: list[wire.Message] = [
     wire.End(),
     wire.AskClock(3),
     wire.Clock(3, 1.5e9),
+    wire.Heartbeat(),
 ]
 TYPE_NUMBERS = {kind: number for number, kind in enumerate(get_args(wire.Message), 1)}
 

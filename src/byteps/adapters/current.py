@@ -39,11 +39,12 @@ def init(discover: Discover | None = None, **settings: object) -> Session:
     set_up_logging(resolved.config)
     for warning in resolved.warnings:
         logging.getLogger("byteps").warning(warning)
-    config, undo = resolved.config, None
+    config, undo, coordinator = resolved.config, None, "the coordinator"
     if discover is not None and config.launcher == "torchrun" and not config.coordinator:
         config, undo = discover(config)
+        coordinator = "the coordinator, a child process of rank 0"
     try:
-        session = connect(config)
+        session = connect(config, coordinator=coordinator)
     except BaseException:
         if undo is not None:
             undo()

@@ -7,6 +7,7 @@ end, delivers what is returned in order, and calls ``tick`` when ``deadline_s`` 
 from __future__ import annotations
 
 import enum
+import logging
 import time
 from collections.abc import Callable, Sequence
 
@@ -19,7 +20,9 @@ from byteps.errors import JoinError, ProtocolError
 from byteps.placement import Placer
 from byteps.wire import Departed, End, Join, JoinRefused, Leave, Lost, Message
 
-FAREWELL_S = 2.0
+_log = logging.getLogger(__name__)
+
+FAREWELL_S = 1.0
 """How long a failed job waits for the survivors to go."""
 
 
@@ -44,7 +47,7 @@ class Coordinator:
         num_servers: Servers to wait for; 0 if the members are to tell.
         clock: Monotonic time in seconds.
         join_timeout_s: How long to wait for everybody to join.
-        peer_timeout_s: How long a member with a heartbeat connection may be silent before it is lost.
+        peer_timeout_s: How long a member may be silent before it is lost, once the job has started.
 
     Attributes:
         finished: Whether the job is over and nobody is left to be told anything.
@@ -67,7 +70,7 @@ class Coordinator:
         self._phase = Phase.JOINING
         self._phase_ends_s: float | None = clock() + join_timeout_s
         self._members = Membership(num_workers, num_servers)
-        self._left: dict[int, int] = {}  # member to rank: has said Leave, its connection is still open
+        self._left: dict[int, tuple[int, float]] = {}  # rank and time limit of who has said Leave
         self._waiting = WaitLog(clock)
         self._waiting.begin()
         self._requests: Requests | None = None
@@ -75,7 +78,7 @@ class Coordinator:
     @property
     def deadline_s(self) -> float | None:
         """When ``tick`` has something to do, on the coordinator's clock; ``None``: none is due."""
-        times = [self._phase_ends_s, self._waiting.due_s]
+        times = [self._phase_ends_s, self._waiting.due_s, *(limit_s for _, limit_s in self._left.values())]
         if self._phase is Phase.RUNNING:
             times += [one.heard_s + self._peer_timeout_s for one in self._members if one.heard_s is not None]
         return min((moment for moment in times if moment is not None), default=None)
@@ -103,7 +106,7 @@ class Coordinator:
     def disconnected(self, member: int, reason: str) -> Outbox:
         """A connection has ended. Without ``Leave`` or ``End`` before, its member is lost: the job fails."""
         if member in self._left:
-            return self._depart(self._left.pop(member))
+            return self._depart(member)
         gone = self._members.remove(member)
         if gone is None:
             return []
@@ -113,7 +116,7 @@ class Coordinator:
         return self._lose(gone, reason)
 
     def heartbeat(self, role: str, number: int) -> None:
-        """A sign of life on a heartbeat connection; from the first on, a silent member is a lost one."""
+        """A sign of life on a heartbeat connection."""
         member = self._members.find(role, number)
         if member is not None:
             member.heard_s = self._clock()
@@ -125,6 +128,9 @@ class Coordinator:
         if silent is not None:
             self._members.remove(silent.id)
             return self._lose(silent, f"no heartbeat for {self._peer_timeout_s:g} s")
+        overdue = next((member for member, (_, limit_s) in self._left.items() if limit_s <= now), None)
+        if overdue is not None:
+            return self._depart(overdue)
         self._waiting.log(self._waiting_for)
         if self._phase_ends_s is not None and self._phase_ends_s <= now:
             return self._phase_over()
@@ -147,6 +153,7 @@ class Coordinator:
             if self._members.get(member) is not None:
                 raise ProtocolError(f"{self._members.get(member)} joined twice")
             self._members.add(member, message)
+            _log.info("%s has joined", self._members.get(member))
         except JoinError as error:
             return [(member, JoinRefused(str(error)))]
         if not self._members.complete:
@@ -158,6 +165,11 @@ class Coordinator:
         settings = self._members.settings
         placer = Placer(self._members.num_servers, settings.lanes, settings.partition_bytes)
         self._requests = Requests(self._members.size, placer, self._silence_s)
+        for one in self._members:
+            # Who has stopped since it joined will never open its heartbeat connection. One worker alone,
+            # which needs no servers, opens none either.
+            if self._members.size > 1 or not one.is_worker:
+                one.heard_s = self._clock()
         self._enter(Phase.RUNNING, None)
         return list(self._members.welcome())
 
@@ -176,17 +188,19 @@ class Coordinator:
         if not sender.is_worker:
             raise ProtocolError(f"{sender} cannot leave before the last worker has")
         self._members.remove(sender.id)
-        self._left[sender.id] = sender.number
+        self._left[sender.id] = sender.number, self._clock() + self._peer_timeout_s
         if self._requests is None or self._members.workers:
             return []
         self._enter(Phase.ENDING, self._peer_timeout_s)
         self.finished = not self._members
         return self._tell(End())
 
-    def _depart(self, rank: int) -> Outbox:
-        """A worker that left is gone. Only now do the others fail that still need it: whatever made it leave
-        early, its process has ended before theirs, so that a launcher sees who was first.
+    def _depart(self, member: int) -> Outbox:
+        """A worker that left is gone, or has had its time to go. Only now do the others fail that still need
+        it: whatever made it leave early, its process has ended before theirs, so that a launcher sees who was
+        first.
         """
+        rank, _ = self._left.pop(member)
         if self._phase is not Phase.RUNNING or self._requests is None:
             return []
         self._waiting.end()
@@ -227,7 +241,7 @@ class Coordinator:
         return f"{name_ranks(self._requests.barrier_missing)} at a barrier"
 
     def _silent(self, now_s: float) -> Member | None:
-        """A member with a heartbeat connection whose time is up."""
+        """A member that should have been heard of by now."""
         for one in self._members:
             if one.heard_s is not None and one.heard_s + self._peer_timeout_s <= now_s:
                 return one

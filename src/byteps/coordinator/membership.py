@@ -20,7 +20,7 @@ class Member:
         id: The driver's number for the connection.
         join: What it said when it joined.
         number: Rank or server number; -1 while none is given.
-        heard_s: When its last heartbeat came; ``None`` as long as it has no heartbeat connection.
+        heard_s: When it was last heard of; ``None`` before the job has started.
     """
 
     id: int

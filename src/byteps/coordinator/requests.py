@@ -28,7 +28,7 @@ class Requests:
     Args:
         size: Number of workers.
         placer: Where tensors are placed.
-        silence_s: Seconds since a rank's last heartbeat; infinite if it has no heartbeat connection.
+        silence_s: Seconds since a rank's last heartbeat; infinite if it has none.
     """
 
     def __init__(self, size: int, placer: Placer, silence_s: Callable[[int], float]) -> None:

@@ -6,26 +6,21 @@ Nothing here polls: the process wakes when a peer says something or when the cor
 from __future__ import annotations
 
 import asyncio
-import functools
 import itertools
 import logging
 import socket
 import ssl
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 from byteps import network, security
 from byteps.config import Config
 from byteps.coordinator.connections import BeaconConnection, ControlConnection
 from byteps.coordinator.core import Coordinator, Outbox
 from byteps.diagnostics import DumpOnSignal
-from byteps.errors import HandshakeError
 from byteps.security import Identity
-from byteps.wire import AskClock, Clock, Message
-
-HANDSHAKES_AT_ONCE = 128
-"""Strangers can hold this many connections at most, each until the handshake's deadline."""
+from byteps.wire import AskClock, Clock, Heartbeat, Message
 
 _log = logging.getLogger(__name__)
 
@@ -71,12 +66,12 @@ class _Service:
         self._token = token
         self._tls = tls
         self._job_id = config.job_id
+        self._heartbeat_s = config.heartbeat_s
         self._over = asyncio.Event()
         self._timer: asyncio.TimerHandle | None = None
         self._next_member = itertools.count()
         self._members: dict[int, ControlConnection] = {}
         self._beacons: set[BeaconConnection] = set()
-        self._admissions: set[asyncio.Task[None]] = set()
         self.core = Coordinator(
             config.size, config.num_servers, self._loop.time, config.join_timeout_s, config.peer_timeout_s
         )
@@ -84,38 +79,31 @@ class _Service:
     async def run(self, listener: socket.socket) -> None:
         """Serve until the job is over."""
         self._settle([])
-        accepting = asyncio.create_task(self._accept(listener))
+        door = security.Door(listener, self._admit)
+        accepting = asyncio.create_task(door.serve())
+        beating = asyncio.create_task(self._beat())
         over = asyncio.create_task(self._over.wait())
         try:
-            await asyncio.wait({accepting, over}, return_when=asyncio.FIRST_COMPLETED)
-            if accepting.done():
-                accepting.result()
+            working = {accepting, beating, over}
+            done, _ = await asyncio.wait(working, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
         finally:
-            await self._close([accepting, over, *self._admissions])
+            await self._close([accepting, beating, over])
+            await door.close()
 
-    async def _accept(self, listener: socket.socket) -> None:
+    async def _beat(self) -> NoReturn:
+        """Let everybody know, members or not yet, that the coordinator lives."""
         while True:
-            sock, _ = await security.async_accept(self._loop, listener, self._admissions)
-            task = asyncio.create_task(self._admit(sock))
-            self._admissions.add(task)
-            task.add_done_callback(functools.partial(self._admitted, sock))
-            if len(self._admissions) >= HANDSHAKES_AT_ONCE:
-                await asyncio.wait(self._admissions, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.sleep(self._heartbeat_s)
+            for connection in list(self._members.values()):
+                connection.send(Heartbeat())
 
     async def _admit(self, sock: socket.socket) -> None:
         """Let a peer in if it belongs to this job."""
-        try:
-            steps = security.accept_steps(self._token, self._identity_for, _objection)
-            peer = await security.async_handshake(self._loop, sock, steps)
-            await (self._attach_beacon if peer.purpose == "beacon" else self._attach_control)(sock, peer)
-        except (HandshakeError, OSError) as error:
-            _log.warning("turned a connection away: %s", error)
-            sock.close()
-
-    def _admitted(self, sock: socket.socket, task: asyncio.Task[None]) -> None:
-        self._admissions.discard(task)
-        if task.cancelled():  # perhaps before it ran at all
-            sock.close()
+        steps = security.accept_steps(self._token, self._identity_for, _objection)
+        peer = await security.async_handshake(self._loop, sock, steps)
+        await (self._attach_beacon if peer.purpose == "beacon" else self._attach_control)(sock, peer)
 
     def _identity_for(self, peer: Identity) -> Identity:
         """Both control and heartbeat connections come here; only the former use TLS."""

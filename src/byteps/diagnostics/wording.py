@@ -54,7 +54,7 @@ class OpenRound:
     ranks: Sequence[int]
 
 
-def stall(name: str, number: int, late: Missing, waited_s: float) -> str:
+def stall(name: str, number: int, late: Missing | None, waited_s: float) -> str:
     """One sentence: ``step 812, layer4.weight: waiting for rank 5, last heard 3.2 s ago, 10 s so far``."""
     return f"{_where(name, number)}: {_waiting(late)}, {waited_s:.0f} s so far"
 
@@ -64,7 +64,7 @@ def describe_rounds(rounds: Iterable[Round]) -> list[str]:
     lines = []
     for one in sorted(rounds, key=lambda one: -one.age_s):
         parts = f"{count(one.unresolved, 'partition')} unresolved"
-        who = "who is late is not known" if one.late is None else _waiting(one.late)
+        who = _waiting(one.late)
         what = f"{_where(one.name, one.number)}: {size(one.nbytes)}"
         lines.append(f"{what}, in flight for {one.age_s:.1f} s, {parts}, {who}")
     return lines
@@ -109,7 +109,9 @@ def _where(name: str, number: int) -> str:
     return f"step {number}, {user_name(name)}"
 
 
-def _waiting(late: Missing) -> str:
+def _waiting(late: Missing | None) -> str:
+    if late is None:
+        return "who is late is not known"
     if not late:
         return "waiting for the servers"
     if len(late) == 1:

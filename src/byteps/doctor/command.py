@@ -8,6 +8,7 @@ import socket
 from collections.abc import Sequence
 
 from byteps.config import Config, Resolved, resolve
+from byteps.config.fields import FIELDS
 from byteps.doctor import findings as report
 from byteps.doctor.findings import Finding, Level, Pair, fail
 from byteps.errors import ConfigError
@@ -85,7 +86,9 @@ def _resolved(arguments: argparse.Namespace) -> tuple[Resolved, list[Finding]]:
         return resolve(cli=given(arguments)), []
     except ConfigError as error:
         advice = "correct it; the other checks were made with the defaults"
-        return Resolved(Config(), resolve(environ={}).origins, []), [fail("settings", str(error), advice)]
+        return Resolved(Config(), dict.fromkeys(FIELDS, "default"), []), [
+            fail("settings", str(error), advice)
+        ]
 
 
 def _is_worker(config: Config) -> bool:

@@ -6,7 +6,8 @@ import dataclasses
 import time
 
 from byteps.config import Config
-from byteps.control import ControlClient, open_control
+from byteps.control import ControlClient
+from byteps.dialing import open_control
 from byteps.doctor.findings import Finding, fail, ok, warn
 from byteps.errors import BytePSError, HandshakeError
 from byteps.wire import AskClock, Clock

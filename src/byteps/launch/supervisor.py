@@ -21,6 +21,9 @@ from byteps.children import die_with_parent, open_exit_fd
 from byteps.config import child_environment
 from byteps.launch.output import Console, Stream
 
+SURVIVOR_GRACE_S = 3.0
+"""After a failure: long enough for the others to notice, and to say whom they have lost."""
+
 STOP_GRACE_S = 10.0
 """From the request to stop until the kill. Long enough to write a checkpoint."""
 
@@ -55,6 +58,11 @@ class Task:
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self.popen.pid, number)
 
+    def ask_to_end(self) -> None:
+        """Send SIGTERM, and have a process that was stopped go on, or it would never see it."""
+        self.signal_group(signal.SIGTERM)
+        self.signal_group(signal.SIGCONT)
+
     def describe(self) -> str:
         """How the process ended."""
         if self.popen.returncode is not None and self.popen.returncode < 0:
@@ -66,8 +74,9 @@ class Phase(IntEnum):
     """How far the end of the job has come."""
 
     RUNNING = 0
-    STOPPING = 1  # the workers were asked to stop
-    FINISHING = 2  # no worker is left; servers and coordinator follow
+    FAILING = 1  # a process has failed; the others may end by themselves
+    STOPPING = 2  # the workers were asked to stop
+    FINISHING = 3  # no worker is left; servers and coordinator follow
 
 
 class Supervisor:
@@ -210,9 +219,9 @@ class Supervisor:
                 stream.drain()
         if self._phase is Phase.RUNNING and task.code != 0:
             self._failed = task
-            self._stop()
-        elif self._phase is not Phase.FINISHING and not self._workers():
-            self._finish(ROLE_GRACE_S if self._phase is Phase.RUNNING and self._in_use() else 0)
+            self._fail()
+        if self._phase is not Phase.FINISHING and not self._workers():
+            self._finish(ROLE_GRACE_S if self._phase < Phase.STOPPING and self._in_use() else 0)
 
     def _signalled(self, wakeup: int) -> None:
         for number in os.read(wakeup, 64):
@@ -235,8 +244,19 @@ class Supervisor:
             if task.code is None and _catches(task.popen.pid, number):
                 task.popen.send_signal(number)
 
+    def _running(self) -> list[Task]:
+        return [task for task in self._tasks if task.code is None]
+
     def _workers(self) -> list[Task]:
-        return [task for task in self._tasks if task.is_worker and task.code is None]
+        return [task for task in self._running() if task.is_worker]
+
+    def _fail(self) -> None:
+        """Let the others notice, unless they have not met yet and cannot."""
+        if self._in_use():
+            self._phase = Phase.FAILING
+            self._set_deadline(SURVIVOR_GRACE_S, self._stop)
+        else:
+            self._stop()
 
     def _stop(self) -> None:
         """Ask all workers to stop; servers and coordinator follow when the workers are gone."""
@@ -245,7 +265,7 @@ class Supervisor:
             return
         self._phase = Phase.STOPPING
         for task in self._workers():
-            task.signal_group(signal.SIGTERM)
+            task.ask_to_end()
         self._set_deadline(STOP_GRACE_S, self._kill)
 
     def _finish(self, grace_s: float) -> None:
@@ -254,20 +274,17 @@ class Supervisor:
         self._set_deadline(grace_s, self._end_roles)
 
     def _end_roles(self) -> None:
-        self._signal_all(signal.SIGTERM)
+        for task in self._running():
+            task.ask_to_end()
         self._set_deadline(STOP_GRACE_S, self._kill)
 
     def _kill(self) -> None:
-        self._signal_all(signal.SIGKILL)
+        for task in self._running():
+            task.signal_group(signal.SIGKILL)
 
     def _set_deadline(self, delay_s: float, action: Callable[[], None]) -> None:
         self._deadline = time.monotonic() + delay_s
         self._at_deadline = action
-
-    def _signal_all(self, number: int) -> None:
-        for task in self._tasks:
-            if task.code is None:
-                task.signal_group(number)
 
     def _summary(self) -> Iterator[str]:
         """What the user should know at the end: nothing after success."""

@@ -6,10 +6,9 @@ Both read exactly the handshake's bytes, so the socket can then be handed to the
 from __future__ import annotations
 
 import asyncio
-import logging
 import socket
 import time
-from collections.abc import Collection, Generator
+from collections.abc import Generator
 
 from byteps.config import format_address
 from byteps.errors import HandshakeError
@@ -17,7 +16,9 @@ from byteps.security.steps import Identity, Steps
 
 DEADLINE_S = 5.0
 
-_log = logging.getLogger("byteps.security")
+
+class HungUp(HandshakeError):
+    """The peer closed the connection before its first byte, as port scans and health probes do."""
 
 
 def handshake(sock: socket.socket, steps: Steps, deadline_s: float = DEADLINE_S) -> Identity:
@@ -67,7 +68,8 @@ async def async_handshake(
         The peer's identity.
 
     Raises:
-        HandshakeError: the peer failed to prove itself, was too slow, or closed the connection.
+        HandshakeError: the peer failed to prove itself, was too slow, or closed the connection; ``HungUp`` if
+            that was before its first byte.
     """
     peer = _peer_name(sock)
     try:
@@ -76,42 +78,24 @@ async def async_handshake(
         raise _explained(error, peer, deadline_s) from error
 
 
-async def async_accept(
-    loop: asyncio.AbstractEventLoop, listener: socket.socket, admissions: Collection[asyncio.Task[None]]
-) -> tuple[socket.socket, str]:
-    """The next connection and its host. When file descriptors run out, first let one of the pending ones go.
-
-    Args:
-        loop: the running event loop.
-        listener: a non-blocking socket that listens.
-        admissions: handshakes under way.
-
-    Raises:
-        OSError: no descriptor is left, and no handshake will give one back.
-    """
-    while True:
-        try:
-            sock, address = await loop.sock_accept(listener)
-        except ConnectionError:
-            continue  # it was gone before we got to it
-        except OSError as error:
-            if not admissions:
-                raise
-            _log.warning("cannot accept a connection now: %s", error)
-            await asyncio.wait(admissions, return_when=asyncio.FIRST_COMPLETED)
-        else:
-            return sock, str(address[0])
-
-
 async def _drive(loop: asyncio.AbstractEventLoop, sock: socket.socket, transfers: _Transfers) -> Identity:
+    started = False
     try:
         item = next(transfers)
         while True:
             if isinstance(item, bytes):
                 await loop.sock_sendall(sock, item)
-                item = transfers.send(0)
+                count = 0
             else:
-                item = transfers.send(await loop.sock_recv_into(sock, item))
+                count = await loop.sock_recv_into(sock, item)
+                if count == 0 and not started:
+                    raise HungUp("it closed the connection before its first byte")
+            started = True
+            item = transfers.send(count)
+    except ConnectionError as error:
+        if started:
+            raise
+        raise HungUp("it reset the connection before its first byte") from error
     except StopIteration as stop:
         return _returned(stop)
 
@@ -163,7 +147,7 @@ def _peer_name(sock: socket.socket) -> str:
 def _explained(error: Exception, peer: str, deadline_s: float) -> HandshakeError:
     """Say in one sentence what went wrong with whom."""
     if isinstance(error, HandshakeError):
-        return HandshakeError(f"handshake with {peer}: {error}")
+        return type(error)(f"handshake with {peer}: {error}")
     if isinstance(error, (TimeoutError, asyncio.TimeoutError)):
         return HandshakeError(
             f"handshake with {peer}: not finished within {deadline_s:g} s; "

@@ -82,10 +82,12 @@ __all__ = [
 ]
 
 
-def init(**settings: object) -> None:
+def init(lazy: bool = True, *, comm: object = None, process_sets: object = None, **settings: object) -> None:
     """Join the job; under torchrun, start it. Does nothing if this process has joined already.
 
     Args:
+        lazy: Accepted for BytePS scripts; means nothing.
+        comm, process_sets: Accepted for Horovod scripts, which may pass ``None``: all ranks take part.
         settings: Fields of ``byteps.config.Config`` by name, for example ``partition_bytes=1 << 20``. What is
             not given comes from the environment, ``byteps.toml`` or the defaults.
 
@@ -93,7 +95,12 @@ def init(**settings: object) -> None:
         ConfigError: A setting cannot work.
         JoinError: The job refused this process, or was not complete in time.
         HandshakeError: The coordinator belongs to another job, or tokens differ.
+        ValueError: ``comm`` or ``process_sets`` is given.
     """
+    if comm is not None or process_sets is not None:
+        raise ValueError(
+            "init() cannot choose ranks by comm= or process_sets=; start only those that take part"
+        )
     _current.init(_discover, **settings)
 
 

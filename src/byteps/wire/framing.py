@@ -23,6 +23,7 @@ from byteps.wire.messages import (
     Departed,
     End,
     Finished,
+    Heartbeat,
     Install,
     Installed,
     Join,
@@ -61,6 +62,7 @@ _LIMITS: Final[tuple[tuple[type[Message], int], ...]] = (
     (End, 64 * _KIB),
     (AskClock, 64 * _KIB),
     (Clock, 64 * _KIB),
+    (Heartbeat, 64 * _KIB),
 )
 _NUMBERS: Final = {kind: number for number, (kind, _) in enumerate(_LIMITS, 1)}
 _DECODERS: Final = tuple(msgspec.msgpack.Decoder(kind) for kind, _ in _LIMITS)

@@ -283,6 +283,10 @@ class Clock(msgspec.Struct, frozen=True, array_like=True, tag=True):
     wall_s: float
 
 
+class Heartbeat(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    """Coordinator -> every connected peer, time and again: the coordinator lives."""
+
+
 Message: TypeAlias = (
     Join
     | Welcome
@@ -304,4 +308,5 @@ Message: TypeAlias = (
     | End
     | AskClock
     | Clock
+    | Heartbeat
 )

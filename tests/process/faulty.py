@@ -1,0 +1,124 @@
+"""A worker for the fault tests. Its argument says what it does once it has exchanged something with the others.
+
+SIGTERM has it exit in order, SIGHUP raises an exception in its main thread, wherever that is.
+"""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import os
+import signal
+import sys
+from collections.abc import Callable
+from types import FrameType
+
+import numpy as np
+
+from byteps.adapters import current
+from byteps.session import Buffer, Session
+from byteps.wire import TensorSpec
+
+FLOAT32, SUM = 1, 0
+MEGABYTE = 1 << 18
+"""In elements."""
+
+
+def say(text: str) -> None:
+    """A line of output, at once: tests wait for it."""
+    os.write(1, f"{text}\n".encode())
+
+
+def pause() -> None:
+    """Wait for a signal, for ever."""
+    while True:
+        signal.pause()
+
+
+def exchange(session: Session, name: str, length: int = MEGABYTE) -> float:
+    """Sum a tensor over all ranks; one of its elements."""
+    data = np.full(length, session.rank + 1, np.float32)
+    memory = Buffer(data.ctypes.data, data.nbytes, data)
+    session.submit(TensorSpec(name, FLOAT32, (length,), SUM), memory, memory).wait()
+    return float(data[-1])
+
+
+def wait(session: Session) -> None:
+    """Be in a round to which the other ranks do not contribute."""
+    say(f"sum {exchange(session, 'layer4.weight')}")
+
+
+def barrier(session: Session) -> None:
+    """Be at a barrier."""
+    session.barrier()
+
+
+def busy(session: Session) -> None:
+    """Keep the links full until something ends it."""
+    while True:
+        for name in range(4):
+            exchange(session, f"busy{name}", 4 * MEGABYTE)
+
+
+def rest(session: Session) -> None:
+    """Do nothing that concerns the others."""
+    pause()
+
+
+def leave(session: Session) -> None:
+    """End in order, but slowly: see ``main``."""
+
+
+def shut_down(session: Session) -> None:
+    """Leave the job when told to, with the process going on."""
+    signal.sigwait([signal.SIGUSR2])
+    current.shutdown()
+    say("shut down")
+
+
+def hold(session: Session) -> None:
+    """Rank 1 sits in a C call, with the GIL, for three times ``peer_timeout_s``; the others wait for it."""
+    if session.rank == 1:
+        ctypes.PyDLL(None).usleep(int(3e6 * session.config.peer_timeout_s))
+    wait(session)
+
+
+PROGRAMS: dict[str, Callable[[Session], None]] = {
+    program.__name__: program for program in (wait, barrier, busy, rest, leave, shut_down, hold)
+}
+
+
+def linger() -> None:
+    """Registered before ``init()``, so called after byteps has left the job."""
+    say("left")
+    pause()
+
+
+def exit_in_order(number: int, frame: FrameType | None) -> None:
+    """What SIGTERM leads to."""
+    sys.exit(0)
+
+
+def fail(number: int, frame: FrameType | None) -> None:
+    """What SIGHUP leads to."""
+    raise RuntimeError("boom")
+
+
+def main(program: str) -> None:
+    """Join, exchange a first tensor, then do what the program is."""
+    signal.signal(signal.SIGTERM, exit_in_order)
+    signal.signal(signal.SIGHUP, fail)
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR2])
+    if program == "absent":
+        say("ready")
+        pause()
+    if program == "leave":
+        atexit.register(linger)
+    session = current.init()
+    exchange(session, "first")
+    say("ready")
+    PROGRAMS[program](session)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
