@@ -1,6 +1,6 @@
-// How far ahead of the network a sender may run. Bytes that wait in the kernel cannot be overtaken by urgent ones,
-// so their number is budgeted over all links of a sender together: with one limit per socket, eight slow sockets
-// would hold eight times as much in front of an urgent tensor.
+// How far ahead of the network a sender may run. Bytes that wait in the kernel cannot be overtaken by urgent
+// ones, so their number is budgeted over all links of a sender together: with one limit per socket, eight
+// slow sockets would hold eight times as much in front of an urgent tensor.
 #pragma once
 
 #include <chrono>
@@ -20,8 +20,8 @@ class Egress {
   // A link with fewer unsent bytes than this may always be given more, so that none idles.
   size_t low_water_bytes(size_t links) const;
 
-  // Called whenever the budget is found exhausted, or no longer exhausted. `drained_bytes` is what has left this
-  // host since the start. The rate is measured only while the sender is backlogged without a break.
+  // Called whenever the budget is found exhausted, or no longer exhausted. `drained_bytes` is what has left
+  // this host since the start. The rate is measured only while the sender is backlogged without a break.
   void observe(bool backlogged, uint64_t drained_bytes, Clock::time_point now);
 
   double bytes_per_second() const { return rate_; }

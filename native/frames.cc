@@ -6,8 +6,9 @@
 namespace byteps {
 namespace {
 
-// Reading beyond a large payload would make the start of the next one go through the buffer: an extra copy. So
-// only the next header is read along with it; behind a small payload, as many small frames as the buffer holds.
+// Reading beyond a large payload would make the start of the next one go through the buffer: an extra copy.
+// So only the next header is read along with it; behind a small payload, as many small frames as the buffer
+// holds.
 constexpr size_t kSmallPayloadBytes = 16 * 1024;
 
 }  // namespace
@@ -42,8 +43,10 @@ ssize_t FrameReader::fill(Link& link) {
   if (!target_.empty()) parts[static_cast<size_t>(count++)] = {target_.data(), target_.size()};
   const size_t left = in_payload_ ? header_.length - done_ : 0;
   size_t room = buffer_.size() - end_;
-  if (left > target_.size()) room = 0;  // more destinations follow in this payload
-  else if (left > kSmallPayloadBytes) room = std::min(room, kHeaderBytes);
+  if (left > target_.size())
+    room = 0;  // more destinations follow in this payload
+  else if (left > kSmallPayloadBytes)
+    room = std::min(room, kHeaderBytes);
   if (room > 0) parts[static_cast<size_t>(count++)] = {buffer_.data() + end_, room};
   return link.receive(parts.data(), count);
 }

@@ -31,32 +31,34 @@ class FrameReader {
  public:
   enum class Status { drained, more, closed, malformed };
 
-  // Reads until the link is drained or about `limit` bytes were read (`more`), so that one peer starves no other.
+  // Reads until the link is drained or about `limit` bytes were read (`more`), so that one peer starves no
+  // other.
   Status read(Link& link, FrameSink& sink, size_t limit);
 
   uint64_t bytes_read() const { return bytes_read_; }
 
  private:
-  bool consume(FrameSink& sink);           // as far as the buffer goes; false: malformed
+  bool consume(FrameSink& sink);  // as far as the buffer goes; false: malformed
   bool start_frame(FrameSink& sink);
   bool advance(FrameSink& sink, size_t n);  // n payload bytes of the current destination are in place
   ssize_t fill(Link& link);
 
-  // Holds headers, and the payloads that follow them closely. Large payloads go straight to their destination.
+  // Holds headers, and the payloads that follow them closely. Large payloads go straight to their
+  // destination.
   std::array<std::byte, 4096> buffer_;
   size_t begin_ = 0;
   size_t end_ = 0;
   Header header_;
   bool in_payload_ = false;
-  size_t done_ = 0;                 // payload bytes in place
-  size_t span_start_ = 0;           // where in the payload target_ began
-  std::span<std::byte> target_;     // what is left of the current destination
+  size_t done_ = 0;              // payload bytes in place
+  size_t span_start_ = 0;        // where in the payload target_ began
+  std::span<std::byte> target_;  // what is left of the current destination
   size_t span_length_ = 0;
   uint64_t bytes_read_ = 0;
 };
 
-// The frames that wait to be written to one link, in order. Payloads are not copied: they must stay valid until the
-// frame is written; `owner` is held until then.
+// The frames that wait to be written to one link, in order. Payloads are not copied: they must stay valid
+// until the frame is written; `owner` is held until then.
 class Outbox {
  public:
   static constexpr size_t kMaxPieces = kMaxChunkCells;

@@ -9,9 +9,9 @@
 namespace byteps {
 namespace {
 
-constexpr size_t kReadBytes = 1024 * 1024;   // per peer and wake-up, so that sending gets its turn
+constexpr size_t kReadBytes = 1024 * 1024;  // per peer and wake-up, so that sending gets its turn
 constexpr int64_t kMaxWaitMs = 60'000;
-constexpr size_t kFlushBytes = 512 * 1024;   // queued for one peer before a system call is due
+constexpr size_t kFlushBytes = 512 * 1024;  // queued for one peer before a system call is due
 
 Clock::duration duration(double seconds) {
   return std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
@@ -30,7 +30,11 @@ class Lane::Beacon final : public Lane::Peer {
 };
 
 Lane::Peer::Peer(Lane& lane, uint32_t number, std::unique_ptr<Link> link)
-    : lane_(lane), number_(number), link_(std::move(link)), last_heard_(Clock::now()), last_sent_(last_heard_) {}
+    : lane_(lane),
+      number_(number),
+      link_(std::move(link)),
+      last_heard_(Clock::now()),
+      last_sent_(last_heard_) {}
 
 void Lane::start() {
   if (thread_.joinable()) return;
@@ -131,7 +135,8 @@ void Lane::lose(Peer& peer) {
   if (&peer != beacon_.get()) on_lost(peer);
 }
 
-void Lane::send(Peer& peer, const Header& header, std::span<const iovec> payload, std::shared_ptr<void> owner) {
+void Lane::send(Peer& peer, const Header& header, std::span<const iovec> payload,
+                std::shared_ptr<void> owner) {
   if (!peer.open_) return;
   const size_t before = peer.outbox_.queued_bytes();
   peer.outbox_.push(header, payload, std::move(owner));
@@ -139,9 +144,9 @@ void Lane::send(Peer& peer, const Header& header, std::span<const iovec> payload
   counters_.frames_sent.fetch_add(1, std::memory_order_relaxed);
 }
 
-// Sends until the scheduler has nothing to give, the links take no more, or the budget is used up. True if it was the
-// budget, and more may be sent after a look at what came in: it can be more urgent, and a link that drains as fast as
-// it is written to would keep this thread here.
+// Sends until the scheduler has nothing to give, the links take no more, or the budget is used up. True if it
+// was the budget, and more may be sent after a look at what came in: it can be more urgent, and a link that
+// drains as fast as it is written to would keep this thread here.
 bool Lane::pump() {
   const bool more = grant_some();
   if (more) {

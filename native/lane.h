@@ -1,8 +1,8 @@
-// A lane: one I/O thread with the peers it owns. Connection k of every worker-server pair belongs to lane k at both
-// ends, and every partition to one lane, so lanes share nothing and take no locks on the data path.
+// A lane: one I/O thread with the peers it owns. Connection k of every worker-server pair belongs to lane k
+// at both ends, and every partition to one lane, so lanes share nothing and take no locks on the data path.
 //
-// What workers and servers have in common is here: event loop, heartbeats, and the pump that asks the scheduler
-// what leaves next and stays within the egress budget.
+// What workers and servers have in common is here: event loop, heartbeats, and the pump that asks the
+// scheduler what leaves next and stays within the egress budget.
 #pragma once
 
 #include <array>
@@ -40,7 +40,8 @@ class Lane {
     uint32_t epoch = 0;
   };
 
-  explicit Lane(const Options& options) : options_(options), scheduler_(options.policy, options.credit_bytes) {}
+  explicit Lane(const Options& options)
+      : options_(options), scheduler_(options.policy, options.credit_bytes) {}
   virtual ~Lane() = default;
   Lane(const Lane&) = delete;
   Lane& operator=(const Lane&) = delete;
@@ -48,7 +49,8 @@ class Lane {
   // Any thread.
   void post(std::function<void()> task) { loop_.post(std::move(task)); }
   void start();
-  void stop(double drain_s);  // sends what is pending (at most that long), then ends the thread; returns when it has
+  void stop(double drain_s);  // sends what is pending (at most that long), then ends the thread; returns when
+                              // it has
   void abandon();             // in a forked child: the thread does not exist here
   // Heartbeats only: to the coordinator, which must hear from a process whose Python is busy.
   void add_beacon(std::unique_ptr<Link> link);
@@ -125,7 +127,7 @@ class Lane {
   Egress egress_;
   std::vector<std::unique_ptr<Peer>> peers_;  // by number; gaps are null
   std::unique_ptr<Peer> beacon_;
-  size_t pending_bytes_ = 0;   // over all peers: in outboxes and unsent in the kernel
+  size_t pending_bytes_ = 0;  // over all peers: in outboxes and unsent in the kernel
   bool over_budget_ = false;
   uint64_t written_bytes_ = 0;
   Clock::time_point next_beat_{};
@@ -136,7 +138,7 @@ class Lane {
 
 // One counter over all lanes of a worker or server.
 template <typename Lanes>
-uint64_t total(const Lanes& lanes, std::atomic<uint64_t> LaneCounters::*counter) {
+uint64_t total(const Lanes& lanes, std::atomic<uint64_t> LaneCounters::* counter) {
   uint64_t sum = 0;
   for (const auto& lane : lanes) sum += (lane->counters().*counter).load(std::memory_order_relaxed);
   return sum;

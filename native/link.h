@@ -1,5 +1,5 @@
-// One peer, as a stream of bytes with a readiness event. TCP and in-process links implement it and pass the same
-// conformance test; shared memory and RDMA fit in behind it. A link never chooses what to send.
+// One peer, as a stream of bytes with a readiness event. TCP and in-process links implement it and pass the
+// same conformance test; shared memory and RDMA fit in behind it. A link never chooses what to send.
 #pragma once
 
 #include <sys/uio.h>
@@ -38,8 +38,8 @@ class Link {
   virtual void set_low_water(size_t bytes) = 0;
 };
 
-// Adopts a connected stream socket and makes it non-blocking. The link closes it. Throws std::invalid_argument for any
-// other descriptor, which stays the caller's.
+// Adopts a connected stream socket and makes it non-blocking. The link closes it. Throws
+// std::invalid_argument for any other descriptor, which stays the caller's.
 std::unique_ptr<Link> make_socket_link(int fd);
 
 // Two ends of a pipe within this process, each way with room for `capacity` bytes (at least one).

@@ -1,4 +1,5 @@
-// A link within one process: two bounded byte rings, each with an event for its reader and one for its writer.
+// A link within one process: two bounded byte rings, each with an event for its reader and one for its
+// writer.
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
@@ -112,7 +113,8 @@ class Ring {
 
 class InprocLink final : public Link {
  public:
-  InprocLink(std::shared_ptr<Ring> in, std::shared_ptr<Ring> out) : in_(std::move(in)), out_(std::move(out)) {}
+  InprocLink(std::shared_ptr<Ring> in, std::shared_ptr<Ring> out)
+      : in_(std::move(in)), out_(std::move(out)) {}
   ~InprocLink() override {
     in_->close();
     out_->close();

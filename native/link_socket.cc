@@ -27,7 +27,8 @@ class SocketLink final : public Link {
     // Whatever is no stream socket is refused here: on the I/O thread nobody could be told.
     if (flags < 0 || fcntl(fd_, F_SETFL, flags | O_NONBLOCK) < 0 ||
         getsockopt(fd_, SOL_SOCKET, SO_TYPE, &type, &length) < 0 || type != SOCK_STREAM) {
-      throw std::invalid_argument("descriptor " + std::to_string(fd) + " is no stream socket: " + std::strerror(errno));
+      throw std::invalid_argument("descriptor " + std::to_string(fd) +
+                                  " is no stream socket: " + std::strerror(errno));
     }
     const int one = 1;
     setsockopt(fd_, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);  // refused by Unix sockets, which need none

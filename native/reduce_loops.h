@@ -13,58 +13,58 @@ namespace {
 
 template <class T>
 BYTEPS_INLINE T load(const char* values, size_t i) {
-    T value;
-    __builtin_memcpy(&value, values + i * sizeof(T), sizeof(T));
-    return value;
+  T value;
+  __builtin_memcpy(&value, values + i * sizeof(T), sizeof(T));
+  return value;
 }
 
 template <class T>
 BYTEPS_INLINE void store(char* values, size_t i, T value) {
-    __builtin_memcpy(values + i * sizeof(T), &value, sizeof(T));
+  __builtin_memcpy(values + i * sizeof(T), &value, sizeof(T));
 }
 
 template <class Type>
 BYTEPS_KERNEL_TARGET void widen(char* __restrict out, const char* __restrict in, size_t n) {
-    for (size_t i = 0; i < n; ++i) store(out, i, Type::widen(load<typename Type::Wire>(in, i)));
+  for (size_t i = 0; i < n; ++i) store(out, i, Type::widen(load<typename Type::Wire>(in, i)));
 }
 
 template <class Type>
 BYTEPS_KERNEL_TARGET void narrow(char* __restrict out, const char* __restrict in, size_t n) {
-    for (size_t i = 0; i < n; ++i) store(out, i, Type::narrow(load<typename Type::Accumulator>(in, i)));
+  for (size_t i = 0; i < n; ++i) store(out, i, Type::narrow(load<typename Type::Accumulator>(in, i)));
 }
 
 template <class Type, Op op>
 BYTEPS_KERNEL_TARGET void combine(char* __restrict out, const char* __restrict in, size_t n) {
-    using Accumulator = typename Type::Accumulator;
-    for (size_t i = 0; i < n; ++i) {
-        const Accumulator value = Type::widen(load<typename Type::Wire>(in, i));
-        store(out, i, combined<op>(load<Accumulator>(out, i), value));
-    }
+  using Accumulator = typename Type::Accumulator;
+  for (size_t i = 0; i < n; ++i) {
+    const Accumulator value = Type::widen(load<typename Type::Wire>(in, i));
+    store(out, i, combined<op>(load<Accumulator>(out, i), value));
+  }
 }
 
 template <class Float>
 BYTEPS_KERNEL_TARGET void scale_float(char* values, size_t n, double factor, uint32_t divisor) {
-    const auto multiplier = static_cast<Float>(factor);
-    const auto count = static_cast<Float>(divisor);
-    if (factor != 1.0)
-        for (size_t i = 0; i < n; ++i) store(values, i, load<Float>(values, i) * multiplier);
-    if (divisor != 1)
-        for (size_t i = 0; i < n; ++i) store(values, i, load<Float>(values, i) / count);
+  const auto multiplier = static_cast<Float>(factor);
+  const auto count = static_cast<Float>(divisor);
+  if (factor != 1.0)
+    for (size_t i = 0; i < n; ++i) store(values, i, load<Float>(values, i) * multiplier);
+  if (divisor != 1)
+    for (size_t i = 0; i < n; ++i) store(values, i, load<Float>(values, i) / count);
 }
 
 BYTEPS_KERNEL_TARGET void scale_integer(char* values, size_t n, double factor, uint32_t divisor) {
-    if (factor != 1.0)
-        for (size_t i = 0; i < n; ++i)
-            store(values, i, truncated(static_cast<double>(load<int64_t>(values, i)) * factor));
-    if (divisor != 1)
-        for (size_t i = 0; i < n; ++i) store(values, i, load<int64_t>(values, i) / int64_t{divisor});
+  if (factor != 1.0)
+    for (size_t i = 0; i < n; ++i)
+      store(values, i, truncated(static_cast<double>(load<int64_t>(values, i)) * factor));
+  if (divisor != 1)
+    for (size_t i = 0; i < n; ++i) store(values, i, load<int64_t>(values, i) / int64_t{divisor});
 }
 
 }  // namespace
 
-#define BYTEPS_COMBINE(Type)                                                                  \
-    {combine<Type, Op::sum>, combine<Type, Op::sum>,     combine<Type, Op::min>,              \
-     combine<Type, Op::max>, combine<Type, Op::product>, nullptr}
+#define BYTEPS_COMBINE(Type)                                                   \
+  {combine<Type, Op::sum>, combine<Type, Op::sum>,     combine<Type, Op::min>, \
+   combine<Type, Op::max>, combine<Type, Op::product>, nullptr}
 
 // In the order of DType.
 const Kernels kernels{

@@ -37,8 +37,9 @@ std::optional<Scheduler::Rank> Scheduler::candidate(const Queue& queue) const {
 }
 
 std::optional<Grant> Scheduler::next(uint64_t chunk_bytes, const std::function<bool(uint32_t)>& can_send) {
-  // The most urgent task that has not started yet may wait for credit. Tasks behind it must not take that credit
-  // first, on whatever link, or a stream of small ones would starve a large urgent one. Started ones go on.
+  // The most urgent task that has not started yet may wait for credit. Tasks behind it must not take that
+  // credit first, on whatever link, or a stream of small ones would starve a large urgent one. Started ones
+  // go on.
   std::optional<Rank> head;
   std::optional<Rank> best;
   for (const auto& [link, queue] : queues_) {
@@ -68,7 +69,8 @@ Grant Scheduler::grant(State& state, uint64_t chunk_bytes) {
     queue.started.insert(state.rank);
   }
   const uint64_t bytes = std::min(chunk_bytes, state.task.send_bytes - state.sent);
-  const Grant result{state.task.id, state.task.link, state.sent, bytes, state.sent + bytes == state.task.send_bytes};
+  const Grant result{state.task.id, state.task.link, state.sent, bytes,
+                     state.sent + bytes == state.task.send_bytes};
   state.sent += bytes;
   if (result.last) {
     state.queued = false;

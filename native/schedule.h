@@ -1,10 +1,11 @@
-// The communication scheduler: which bytes leave next. Sans-IO: no clock, thread or socket, so that the planner can
-// run it on a virtual clock and tests can step it.
+// The communication scheduler: which bytes leave next. Sans-IO: no clock, thread or socket, so that the
+// planner can run it on a virtual clock and tests can step it.
 //
-// After ByteScheduler (Peng et al., SOSP 2019): a tensor's partitions queue by priority, and a credit bounds the
-// bytes in flight, so that an urgent partition never waits behind more than the credit. Differences: credit counts
-// bytes, a partition that waits only for other ranks holds none (see park), no smaller partition overtakes a more
-// urgent one that lacks credit, and a partition is sent chunk by chunk, so that preemption is finer than partitions.
+// After ByteScheduler (Peng et al., SOSP 2019): a tensor's partitions queue by priority, and a credit bounds
+// the bytes in flight, so that an urgent partition never waits behind more than the credit. Differences:
+// credit counts bytes, a partition that waits only for other ranks holds none (see park), no smaller
+// partition overtakes a more urgent one that lacks credit, and a partition is sent chunk by chunk, so that
+// preemption is finer than partitions.
 #pragma once
 
 #include <cstdint>
@@ -24,11 +25,11 @@ enum class Policy : uint8_t {
 };
 
 struct Task {
-  uint64_t id = 0;           // chosen by the caller, unique among the live tasks
-  int32_t priority = 0;      // larger is more urgent
-  uint32_t link = 0;         // the peer it goes to
-  uint64_t send_bytes = 0;   // 0: one empty grant
-  uint64_t credit_bytes = 0; // held from the first grant until finish or park
+  uint64_t id = 0;            // chosen by the caller, unique among the live tasks
+  int32_t priority = 0;       // larger is more urgent
+  uint32_t link = 0;          // the peer it goes to
+  uint64_t send_bytes = 0;    // 0: one empty grant
+  uint64_t credit_bytes = 0;  // held from the first grant until finish or park
 };
 
 // The right to send `bytes` of task `id`, from `offset` on.
@@ -46,12 +47,12 @@ class Scheduler {
 
   void submit(const Task& task);
 
-  // The most urgent chunk (at most chunk_bytes) among the links that can take bytes, or nothing. A task that needs
-  // more credit than the whole window still runs when nothing else is in flight.
+  // The most urgent chunk (at most chunk_bytes) among the links that can take bytes, or nothing. A task that
+  // needs more credit than the whole window still runs when nothing else is in flight.
   std::optional<Grant> next(uint64_t chunk_bytes, const std::function<bool(uint32_t)>& can_send);
 
-  void finish(uint64_t id);     // its result is back, or it was given up: forgets it and returns its credit
-  void park(uint64_t id);       // it waits only for other ranks: returns its credit; finish still follows
+  void finish(uint64_t id);       // its result is back, or it was given up: forgets it and returns its credit
+  void park(uint64_t id);         // it waits only for other ranks: returns its credit; finish still follows
   void drop_link(uint32_t link);  // forgets all tasks of a peer that is gone
   void clear();
   void set_credit(uint64_t bytes) { credit_bytes_ = bytes; }
@@ -69,8 +70,8 @@ class Scheduler {
     Task task;
     Rank rank;
     uint64_t sent = 0;
-    bool started = false;  // its first chunk was granted
-    bool queued = true;    // it has bytes that were not granted
+    bool started = false;    // its first chunk was granted
+    bool queued = true;      // it has bytes that were not granted
     bool in_flight = false;  // it holds its credit
   };
 

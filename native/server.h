@@ -46,7 +46,8 @@ class Server {
   void start();
 
   // Both return once every lane knows, so that no frame can be earlier than its declaration. Throws
-  // std::invalid_argument for a partition that cannot be: of no or broken elements, 4 GiB and more, or on no lane.
+  // std::invalid_argument for a partition that cannot be: of no or broken elements, 4 GiB and more, or on no
+  // lane.
   void install(const std::vector<TensorSpec>& tensors);
   void retire(const std::vector<uint32_t>& tensors);
 

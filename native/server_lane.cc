@@ -51,7 +51,8 @@ void ServerLane::connect(uint32_t rank, std::unique_ptr<Link> link) {
 
 void ServerLane::install(const TensorSpec& tensor, const PartitionSpec& partition) {
   const uint64_t id = key(tensor.id, partition.index);
-  partitions_.try_emplace(id, Partition{tensor.id, partition.index, partition.bytes, tensor.arithmetic, 0, nullptr});
+  partitions_.try_emplace(
+      id, Partition{tensor.id, partition.index, partition.bytes, tensor.arithmetic, 0, nullptr});
   by_tensor_[tensor.id].push_back(partition.index);
   highest_tensor_ = std::max(highest_tensor_, tensor.id);
 }
@@ -70,7 +71,8 @@ ServerLane::Verdict ServerLane::judge(const Header& header, std::shared_ptr<Open
   if (at == partitions_.end()) return header.tensor <= highest_tensor_ ? Verdict::discard : Verdict::refuse;
   Partition& partition = at->second;
   const uint64_t end = header.offset + uint64_t{header.length};
-  if (end > partition.bytes || (header.length % kCellBytes != 0 && end != partition.bytes)) return Verdict::refuse;
+  if (end > partition.bytes || (header.length % kCellBytes != 0 && end != partition.bytes))
+    return Verdict::refuse;
   if (header.round <= partition.completed) return Verdict::discard;  // sent again
   if (const auto departed = lacks(partition)) {
     if (header.offset == 0) fail(partition, header.round, header.rank, *departed);
@@ -137,7 +139,8 @@ void ServerLane::write_grant(const Grant& grant) {
   deliveries_.erase(at);
 }
 
-Header ServerLane::header_for(const Partition& partition, uint32_t round, FrameType type, uint32_t rank) const {
+Header ServerLane::header_for(const Partition& partition, uint32_t round, FrameType type,
+                              uint32_t rank) const {
   Header header;
   header.type = type;
   header.epoch = options_.epoch;
@@ -168,8 +171,8 @@ void ServerLane::depart(uint32_t rank) {
   }
 }
 
-// Whoever waits only for others is told, so that it can use its credit for something else. Told once per wake-up:
-// most of those rounds are complete by then.
+// Whoever waits only for others is told, so that it can use its credit for something else. Told once per
+// wake-up: most of those rounds are complete by then.
 void ServerLane::after_events() {
   for (const Parked& parked : parked_) {
     const auto at = partitions_.find(parked.key);
@@ -194,9 +197,11 @@ void ServerLane::add_missing(uint32_t tensor, std::vector<Server::Missing>& out)
     for (uint32_t rank = 0; rank < workers_; ++rank) {
       const Peer* from = peer(rank);
       if (partition.open->sum.is_complete(rank)) continue;
-      const auto known = std::find_if(out.begin(), out.end(), [&](const auto& entry) { return entry.rank == rank; });
+      const auto known =
+          std::find_if(out.begin(), out.end(), [&](const auto& entry) { return entry.rank == rank; });
       if (known != out.end()) continue;
-      out.push_back({rank, from == nullptr ? 0 : std::chrono::duration<double>(now - from->last_heard()).count()});
+      out.push_back(
+          {rank, from == nullptr ? 0 : std::chrono::duration<double>(now - from->last_heard()).count()});
     }
   }
 }

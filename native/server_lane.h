@@ -35,12 +35,12 @@ class ServerLane final : public Lane {
     Open(const Arithmetic& arithmetic, size_t bytes, uint32_t workers, bool deterministic, BufferPool& pool)
         : sum(arithmetic, bytes, workers, deterministic, pool), no_result(workers) {}
     Round sum;
-    std::vector<bool> no_result;  // by rank
+    std::vector<bool> no_result;   // by rank
     int32_t priority = INT32_MIN;  // the most urgent that a contributor gave
   };
 
-  // At most one round is open: who pushes round n + 1 proves that it holds the result of n, and results under way
-  // are kept by their deliveries.
+  // At most one round is open: who pushes round n + 1 proves that it holds the result of n, and results under
+  // way are kept by their deliveries.
   struct Partition {
     uint32_t tensor = 0;
     uint32_t index = 0;
@@ -84,10 +84,10 @@ class ServerLane final : public Lane {
   std::unordered_map<uint64_t, Partition> partitions_;
   std::unordered_map<uint32_t, std::vector<uint32_t>> by_tensor_;
   std::unordered_map<uint64_t, Delivery> deliveries_;
-  std::vector<Parked> parked_;      // since the last wake-up
+  std::vector<Parked> parked_;  // since the last wake-up
   std::set<uint32_t> departed_;
   uint64_t next_delivery_ = 1;
-  uint32_t highest_tensor_ = 0;     // ids above were never installed
+  uint32_t highest_tensor_ = 0;  // ids above were never installed
 };
 
 }  // namespace byteps

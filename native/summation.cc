@@ -66,7 +66,8 @@ size_t Sum::pieces(size_t offset, size_t length, std::span<iovec> out) const {
   return count;
 }
 
-Round::Round(const Arithmetic& arithmetic, size_t bytes, uint32_t workers, bool deterministic, BufferPool& pool)
+Round::Round(const Arithmetic& arithmetic, size_t bytes, uint32_t workers, bool deterministic,
+             BufferPool& pool)
     : arithmetic_(arithmetic),
       bytes_(bytes),
       direct_(accumulates_in_place(arithmetic.dtype, arithmetic.op)),
@@ -80,7 +81,8 @@ Round::Round(const Arithmetic& arithmetic, size_t bytes, uint32_t workers, bool 
   // The last cell may be shorter than the stride; a small tensor should not cost a whole cell.
   const size_t widening = stride_ / kCellBytes;
   sum_ = pool_.take((cells_.size() - 1) * stride_ + cell_bytes(cells_.size() - 1) * widening);
-  for (Contributor& contributor : contributors_) contributor.cells_left = static_cast<uint32_t>(cells_.size());
+  for (Contributor& contributor : contributors_)
+    contributor.cells_left = static_cast<uint32_t>(cells_.size());
 }
 
 std::span<std::byte> Round::destination(uint32_t rank, size_t offset, std::span<std::byte> scratch) {

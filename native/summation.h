@@ -1,9 +1,10 @@
-// Summation of one round of one partition, cell by cell. No I/O: a lane asks where received bytes go and says when a
-// cell is complete.
+// Summation of one round of one partition, cell by cell. No I/O: a lane asks where received bytes go and says
+// when a cell is complete.
 //
 // The first contribution to reach a cell is received straight into the accumulator where the wire type is the
-// accumulation type; later ones go to a cell-sized buffer and are added from there, hot in the cache. While a slow
-// contributor is still filling the accumulator's cell, the others sum aside, so it delays nobody's cell but its own.
+// accumulation type; later ones go to a cell-sized buffer and are added from there, hot in the cache. While a
+// slow contributor is still filling the accumulator's cell, the others sum aside, so it delays nobody's cell
+// but its own.
 #pragma once
 
 #include <sys/uio.h>
@@ -41,14 +42,15 @@ class BufferPool {
   static std::shared_ptr<Shelf> make_shelf();
 };
 
-// The finished sum, in wire format. Cells are laid out at the accumulator's stride, which is wider than the wire's
-// for the dtypes that accumulate in a wider type.
+// The finished sum, in wire format. Cells are laid out at the accumulator's stride, which is wider than the
+// wire's for the dtypes that accumulate in a wider type.
 struct Sum {
   BufferPool::Buffer data;
-  size_t bytes = 0;         // wire bytes
-  size_t cell_stride = 0;   // bytes from one cell to the next
+  size_t bytes = 0;        // wire bytes
+  size_t cell_stride = 0;  // bytes from one cell to the next
 
-  // The pieces of memory that hold wire bytes [offset, offset + length); offset is a multiple of the cell size.
+  // The pieces of memory that hold wire bytes [offset, offset + length); offset is a multiple of the cell
+  // size.
   size_t pieces(size_t offset, size_t length, std::span<iovec> out) const;
 };
 
@@ -56,8 +58,8 @@ class Round {
  public:
   Round(const Arithmetic& arithmetic, size_t bytes, uint32_t workers, bool deterministic, BufferPool& pool);
 
-  // Where byte `offset` of rank's contribution goes, up to the end of its cell. `scratch` is the caller's cell-sized
-  // buffer, used when the bytes cannot go into the sum directly.
+  // Where byte `offset` of rank's contribution goes, up to the end of its cell. `scratch` is the caller's
+  // cell-sized buffer, used when the bytes cannot go into the sum directly.
   std::span<std::byte> destination(uint32_t rank, size_t offset, std::span<std::byte> scratch);
   // The cell that starts at `offset` is complete: in the accumulator or in scratch, as destination() said.
   void add_cell(uint32_t rank, size_t offset, std::span<const std::byte> scratch);
@@ -70,14 +72,14 @@ class Round {
 
  private:
   struct Cell {
-    int32_t filler = -1;                // the rank that is receiving into the accumulator
-    bool empty = true;                  // no contribution is in the accumulator yet
-    BufferPool::Buffer aside;           // the others' sum while a filler is at work
+    int32_t filler = -1;       // the rank that is receiving into the accumulator
+    bool empty = true;         // no contribution is in the accumulator yet
+    BufferPool::Buffer aside;  // the others' sum while a filler is at work
   };
   struct Contributor {
     uint32_t cells_left = 0;
     bool begun = false;
-    BufferPool::Buffer data;            // deterministic mode: the whole contribution
+    BufferPool::Buffer data;  // deterministic mode: the whole contribution
   };
 
   size_t cell_of(size_t offset) const { return offset / kCellBytes; }
@@ -92,15 +94,15 @@ class Round {
 
   const Arithmetic arithmetic_;
   const size_t bytes_;
-  const bool direct_;         // the wire type is the accumulation type
+  const bool direct_;  // the wire type is the accumulation type
   const bool deterministic_;
   const size_t stride_;
   BufferPool& pool_;
   BufferPool::Buffer sum_;
   std::vector<Cell> cells_;
   std::vector<Contributor> contributors_;
-  std::vector<bool> have_;    // (rank, cell): anything may arrive again and is ignored then
-  uint32_t incomplete_;       // contributors that are not complete
+  std::vector<bool> have_;  // (rank, cell): anything may arrive again and is ignored then
+  uint32_t incomplete_;     // contributors that are not complete
 };
 
 }  // namespace byteps

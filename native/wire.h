@@ -14,10 +14,10 @@ inline constexpr size_t kMaxChunkCells = 8;
 inline constexpr size_t kMaxPayloadBytes = kMaxChunkCells * kCellBytes;
 
 enum class FrameType : uint8_t {
-  push = 1,       // worker to server: cells of one contribution, or (flag `empty`) "I have nothing to add"
-  result = 2,     // server to worker: cells of the sum, or (flag `done`) "complete", for those who want no data
-  parked = 3,     // server to worker: your contribution is complete and waits only for other ranks
-  failed = 4,     // server to worker: this round can never complete; `code` and `rank` say why
+  push = 1,    // worker to server: cells of one contribution, or (flag `empty`) "I have nothing to add"
+  result = 2,  // server to worker: cells of the sum, or (flag `done`) "complete", for those who want no data
+  parked = 3,  // server to worker: your contribution is complete and waits only for other ranks
+  failed = 4,  // server to worker: this round can never complete; `code` and `rank` say why
   heartbeat = 5,  // both ways: still alive
 };
 
@@ -45,8 +45,8 @@ using HeaderBytes = std::array<std::byte, kHeaderBytes>;
 
 HeaderBytes encode(const Header& header);
 
-// Nothing where the bytes are no header that a correct peer sends: magic, version, type, flags, code, or a payload
-// that is longer than a chunk, misaligned, or present where the type carries none.
+// Nothing where the bytes are no header that a correct peer sends: magic, version, type, flags, code, or a
+// payload that is longer than a chunk, misaligned, or present where the type carries none.
 std::optional<Header> decode(const std::byte* bytes);
 
 }  // namespace byteps

@@ -15,7 +15,8 @@
 
 namespace byteps {
 
-// A futex and not a condition variable: a signal (Ctrl-C) must end the wait, and only the futex call reports it.
+// A futex and not a condition variable: a signal (Ctrl-C) must end the wait, and only the futex call reports
+// it.
 Transfer::Wake Transfer::wait(double timeout_s) const {
   const auto deadline = Clock::now() + std::chrono::duration_cast<Clock::duration>(
                                            std::chrono::duration<double>(std::min(timeout_s, 1e9)));
@@ -95,9 +96,11 @@ std::shared_ptr<Transfer> Worker::submit(uint32_t tensor, const std::byte* sourc
     throw std::invalid_argument("tensor " + std::to_string(tensor) + " is not declared");
   }
   Tensor& entry = at->second;
-  if (entry.is_in_flight()) throw std::logic_error("tensor " + std::to_string(tensor) + " is in flight already");
+  if (entry.is_in_flight())
+    throw std::logic_error("tensor " + std::to_string(tensor) + " is in flight already");
   if (!started_) throw std::logic_error("the worker has not started");
-  entry.last = std::make_shared<Transfer>(tensor, ++entry.round, source, destination, priority, entry.partitions);
+  entry.last =
+      std::make_shared<Transfer>(tensor, ++entry.round, source, destination, priority, entry.partitions);
   if (closed_ || entry.retracted) {
     const Status status = closed_ ? Status::closed : Status::retracted;
     for (uint32_t i = 0; i < entry.partitions; ++i) entry.last->resolve(status, 0);
@@ -119,7 +122,8 @@ void Worker::retract(uint32_t tensor) {
 }
 
 void Worker::fail(Status status, uint32_t peer) {
-  if (status <= Status::ok || status > Status::closed) throw std::invalid_argument("this status is no failure");
+  if (status <= Status::ok || status > Status::closed)
+    throw std::invalid_argument("this status is no failure");
   for (auto& lane : lanes_) lane->post([to = lane.get(), status, peer] { to->fail(status, peer); });
 }
 

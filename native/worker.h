@@ -18,15 +18,19 @@ class Transfer {
  public:
   Transfer(uint32_t tensor, uint32_t round, const std::byte* source, std::byte* destination, int32_t priority,
            uint32_t partitions)
-      : tensor(tensor), round(round), source(source), destination(destination), priority(priority),
+      : tensor(tensor),
+        round(round),
+        source(source),
+        destination(destination),
+        priority(priority),
         unresolved_(partitions) {
     if (partitions == 0) state_ = static_cast<uint32_t>(Status::ok);
   }
 
   const uint32_t tensor;
   const uint32_t round;
-  const std::byte* const source;     // null: contributes nothing
-  std::byte* const destination;      // null: wants no result
+  const std::byte* const source;  // null: contributes nothing
+  std::byte* const destination;   // null: wants no result
   const int32_t priority;
   const Clock::time_point submitted = Clock::now();
 
@@ -80,16 +84,18 @@ class Worker {
   void forget(uint32_t tensor);
 
   // Begins the next round. The memory must stay valid until the transfer is resolved.
-  // Throws std::invalid_argument for an unknown tensor, std::logic_error if its last round is not resolved or the
-  // worker has not started.
-  std::shared_ptr<Transfer> submit(uint32_t tensor, const std::byte* source, std::byte* destination, int32_t priority);
+  // Throws std::invalid_argument for an unknown tensor, std::logic_error if its last round is not resolved or
+  // the worker has not started.
+  std::shared_ptr<Transfer> submit(uint32_t tensor, const std::byte* source, std::byte* destination,
+                                   int32_t priority);
 
-  // Fails the round in flight and those to come, even if the tensor is declared only later: ids are not used again.
+  // Fails the round in flight and those to come, even if the tensor is declared only later: ids are not used
+  // again.
   void retract(uint32_t tensor);
-  void fail(Status status, uint32_t peer);      // fails all rounds in flight and to come
+  void fail(Status status, uint32_t peer);  // fails all rounds in flight and to come
   void set_credit(uint64_t bytes);
-  void close();                                 // fails what is in flight, ends the threads
-  void abandon();                               // in a forked child
+  void close();    // fails what is in flight, ends the threads
+  void abandon();  // in a forked child
 
   uint32_t rank() const { return options_.rank; }
   std::vector<std::shared_ptr<Transfer>> in_flight() const;

@@ -66,7 +66,8 @@ void WorkerLane::begin(const std::shared_ptr<Transfer>& transfer, const std::vec
     }
     const uint64_t id = key(transfer->tensor, part.index);
     active_.insert_or_assign(id, Active{transfer, part});
-    scheduler_.submit({id, transfer->priority, part.server, transfer->source != nullptr ? part.bytes : 0, part.bytes});
+    scheduler_.submit(
+        {id, transfer->priority, part.server, transfer->source != nullptr ? part.bytes : 0, part.bytes});
   }
 }
 
@@ -90,7 +91,8 @@ void WorkerLane::write_grant(const Grant& grant) {
   }
   header.offset = static_cast<uint32_t>(grant.offset);
   header.length = static_cast<uint32_t>(grant.bytes);
-  const iovec payload{const_cast<std::byte*>(transfer.source + active.part.offset + grant.offset), grant.bytes};
+  const iovec payload{const_cast<std::byte*>(transfer.source + active.part.offset + grant.offset),
+                      grant.bytes};
   ++active.uses;
   const std::shared_ptr<void> until_written(nullptr, [this, id = grant.id](void*) { release(id); });
   send(server, header, {&payload, 1}, until_written);
@@ -158,7 +160,8 @@ void WorkerLane::fail(Status status, uint32_t peer) {
   for (auto& [id, part] : active) part.transfer->resolve(status, peer);
 }
 
-// One broken link ends it on all lanes: what the others have in flight may wait for ranks that wait for this link.
+// One broken link ends it on all lanes: what the others have in flight may wait for ranks that wait for this
+// link.
 void WorkerLane::on_lost(Peer& peer) {
   fail(Status::link_lost, peer.number());
   worker_.fail(Status::link_lost, peer.number());

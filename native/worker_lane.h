@@ -12,7 +12,8 @@ namespace byteps {
 
 class WorkerLane final : public Lane {
  public:
-  WorkerLane(Worker& worker, const Lane::Options& options) : Lane(options), worker_(worker), rank_(worker.rank()) {}
+  WorkerLane(Worker& worker, const Lane::Options& options)
+      : Lane(options), worker_(worker), rank_(worker.rank()) {}
 
   // The lane's thread only.
   void connect(uint32_t server, std::unique_ptr<Link> link);
@@ -29,7 +30,7 @@ class WorkerLane final : public Lane {
     std::shared_ptr<Transfer> transfer;
     PartRef part;
     uint64_t received = 0;
-    uint32_t uses = 0;                 // chunks in an outbox, and a result frame being received: they use the memory
+    uint32_t uses = 0;  // chunks in an outbox, and a result frame being received: they use the memory
     Status outcome = Status::pending;  // once known; resolved with it when `uses` is 0
     uint32_t failed_peer = 0;
   };

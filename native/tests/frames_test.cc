@@ -1,4 +1,5 @@
-// Native test of frames.h: random frames in random pieces arrive intact, and malformed bytes end the connection.
+// Native test of frames.h: random frames in random pieces arrive intact, and malformed bytes end the
+// connection.
 #include "frames.h"
 
 #include <algorithm>
@@ -176,7 +177,8 @@ void check_malformed(uint32_t seed) {
     FakeLink link(seed);
     for (const std::byte byte : header) link.bytes.push_back(byte);
     for (const std::byte byte : message.payload) link.bytes.push_back(byte);
-    for (size_t i = 0; i < length; ++i) link.bytes.push_back(header[i] ^ std::byte{i == changed ? uint8_t{64} : uint8_t{0}});
+    for (size_t i = 0; i < length; ++i)
+      link.bytes.push_back(header[i] ^ std::byte{i == changed ? uint8_t{64} : uint8_t{0}});
     Sink sink(seed);
     prepare(sink);
     const auto status = read_to_the_end(link, sink);

@@ -35,7 +35,8 @@ class Job {
   explicit Job(const Shape& shape) : shape_(shape) {
     const Lane::Options lane{shape.policy, shape.credit_bytes, kNoHeartbeatS, 0};
     for (uint32_t i = 0; i < shape.servers; ++i) {
-      const Server::Options options{shape.workers, shape.lanes, shape.deterministic, {.heartbeat_s = kNoHeartbeatS}};
+      const Server::Options options{
+          shape.workers, shape.lanes, shape.deterministic, {.heartbeat_s = kNoHeartbeatS}};
       servers.push_back(std::make_unique<Server>(options));
       servers.back()->start();
     }
@@ -78,7 +79,8 @@ class Job {
 
 // A float tensor of one rank.
 struct Memory {
-  explicit Memory(size_t bytes, float value = 1) : source(bytes / sizeof(float), value), result(source.size(), -1) {}
+  explicit Memory(size_t bytes, float value = 1)
+      : source(bytes / sizeof(float), value), result(source.size(), -1) {}
   std::shared_ptr<Transfer> submit(Worker& worker, uint32_t tensor, int32_t priority = 0) {
     return worker.submit(tensor, reinterpret_cast<const std::byte*>(source.data()),
                          reinterpret_cast<std::byte*>(result.data()), priority);

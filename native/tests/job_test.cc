@@ -17,15 +17,27 @@ constexpr size_t kLargeBytes = 20 * kPartitionBytes;
 
 // Sizes around cells and partitions.
 const std::vector<size_t>& sizes() {
-  static const std::vector<size_t> all{4,           kCellBytes - 4,      kCellBytes,          kCellBytes + 4,
-                                       kPartitionBytes - 4, kPartitionBytes, kPartitionBytes + 4, 3 * kPartitionBytes + 12,
-                                       40, 8,                   kCellBytes + 8};
+  static const std::vector<size_t> all{4,
+                                       kCellBytes - 4,
+                                       kCellBytes,
+                                       kCellBytes + 4,
+                                       kPartitionBytes - 4,
+                                       kPartitionBytes,
+                                       kPartitionBytes + 4,
+                                       3 * kPartitionBytes + 12,
+                                       40,
+                                       8,
+                                       kCellBytes + 8};
   return all;
 }
 
-bool contributes(uint32_t rank, uint32_t tensor, uint32_t round) { return (rank * 7 + tensor * 3 + round) % 5 != 0; }
+bool contributes(uint32_t rank, uint32_t tensor, uint32_t round) {
+  return (rank * 7 + tensor * 3 + round) % 5 != 0;
+}
 bool wants(uint32_t rank, uint32_t tensor, uint32_t round) { return (rank * 5 + tensor + round) % 6 != 0; }
-float value_of(uint32_t rank, uint32_t tensor, uint32_t round) { return static_cast<float>(rank * 4 + tensor + round); }
+float value_of(uint32_t rank, uint32_t tensor, uint32_t round) {
+  return static_cast<float>(rank * 4 + tensor + round);
+}
 
 // One rank: all tensors in its own random order, several rounds.
 void run_rank(Worker& worker, uint32_t rank, uint32_t ranks, uint32_t rounds) {
@@ -42,23 +54,27 @@ void run_rank(Worker& worker, uint32_t rank, uint32_t ranks, uint32_t rounds) {
     for (const uint32_t tensor : order) {
       auto* source = reinterpret_cast<std::byte*>(memory[tensor].source.data());
       auto* result = tensor % 3 == 0 ? source : reinterpret_cast<std::byte*>(memory[tensor].result.data());
-      transfers[tensor] = worker.submit(tensor, contributes(rank, tensor, round) ? source : nullptr,
-                                        wants(rank, tensor, round) ? result : nullptr, static_cast<int32_t>(random() % 3));
+      transfers[tensor] =
+          worker.submit(tensor, contributes(rank, tensor, round) ? source : nullptr,
+                        wants(rank, tensor, round) ? result : nullptr, static_cast<int32_t>(random() % 3));
     }
     for (const uint32_t tensor : order) {
       CHECK(outcome(*transfers[tensor]) == Status::ok);
       float sum = 0;
-      for (uint32_t r = 0; r < ranks; ++r) sum += contributes(r, tensor, round) ? value_of(r, tensor, round) : 0;
+      for (uint32_t r = 0; r < ranks; ++r)
+        sum += contributes(r, tensor, round) ? value_of(r, tensor, round) : 0;
       if (tensor % 3 == 0) memory[tensor].source.swap(memory[tensor].result);
       if (wants(rank, tensor, round)) CHECK(memory[tensor].holds(sum));
     }
   }
 }
 
-// With credit for less than a partition per lane and ranks that disagree about the order, nothing may deadlock.
+// With credit for less than a partition per lane and ranks that disagree about the order, nothing may
+// deadlock.
 void check_sums(const Shape& shape) {
   Job job(shape);
-  for (uint32_t tensor = 0; tensor < sizes().size(); ++tensor) job.declare(tensor, sizes()[tensor], kPartitionBytes);
+  for (uint32_t tensor = 0; tensor < sizes().size(); ++tensor)
+    job.declare(tensor, sizes()[tensor], kPartitionBytes);
   std::vector<std::thread> ranks;
   for (uint32_t rank = 0; rank < shape.workers; ++rank) {
     ranks.emplace_back([&, rank] { run_rank(*job.workers[rank], rank, shape.workers, 2); });
@@ -250,7 +266,7 @@ void check_misuse() {
   CHECK(throws<std::invalid_argument>([&] { worker.submit(1, nullptr, nullptr, 0); }));
   worker.declare(1, {{0, 0, 0, 0, 4}});
   CHECK(throws<std::logic_error>([&] { worker.submit(1, nullptr, nullptr, 0); }));  // not started
-  install({0, 0, 4});  // before the start, too
+  install({0, 0, 4});                                                               // before the start, too
   auto [here, there] = inproc_links();
   server.add_link(0, 0, std::move(there));
   worker.add_link(0, 0, std::move(here));
@@ -290,7 +306,9 @@ void check_fork(LinkMaker make) {
 }  // namespace
 
 int main() {
-  for (const auto check : {check_all_shapes, check_retraction, check_one_broken_link_ends_all_lanes, check_close_while_submitting, check_misuse}) check();
+  for (const auto check : {check_all_shapes, check_retraction, check_one_broken_link_ends_all_lanes,
+                           check_close_while_submitting, check_misuse})
+    check();
   for (const LinkMaker make : {LinkMaker{tcp_links}, LinkMaker{inproc_links}}) {
     check_departure(make);
     check_destruction_in_any_order(make);

@@ -27,7 +27,9 @@ bool shows(int fd, uint32_t event, int timeout_ms) {
 
 bool readable(const Link& link, int timeout_ms = 0) { return shows(link.read_fd(), EPOLLIN, timeout_ms); }
 
-bool writable(const Link& link, int timeout_ms = 0) { return shows(link.write_fd(), link.write_event(), timeout_ms); }
+bool writable(const Link& link, int timeout_ms = 0) {
+  return shows(link.write_fd(), link.write_event(), timeout_ms);
+}
 
 // Byte `i` of the stream.
 std::byte stream_byte(size_t i) { return static_cast<std::byte>(i * 7 + i / 251); }

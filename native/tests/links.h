@@ -30,7 +30,8 @@ inline LinkPair tcp_links() {
   address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
   socklen_t length = sizeof address;
   auto* at = reinterpret_cast<sockaddr*>(&address);
-  CHECK(bind(listener, at, length) == 0 && listen(listener, 1) == 0 && getsockname(listener, at, &length) == 0);
+  CHECK(bind(listener, at, length) == 0 && listen(listener, 1) == 0 &&
+        getsockname(listener, at, &length) == 0);
   const int here = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
   CHECK(connect(here, at, length) == 0);
   const int there = accept4(listener, nullptr, nullptr, SOCK_CLOEXEC);

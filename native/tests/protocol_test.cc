@@ -1,5 +1,5 @@
-// Native test of what workers and servers do with a peer that breaks the protocol, sends again, or stops midway:
-// it is hung up on or ignored, and nobody else's memory or result is touched.
+// Native test of what workers and servers do with a peer that breaks the protocol, sends again, or stops
+// midway: it is hung up on or ignored, and nobody else's memory or result is touched.
 #include <functional>
 #include <optional>
 #include <thread>
@@ -60,17 +60,17 @@ struct ServerUnderTest {
 void check_server_hangs_up() {
   const std::vector<std::vector<Header>> wrong{
       {changed(push(), [](Header& h) { h.rank = 1; })},
-      {changed(push(), [](Header& h) { h.tensor = 3; })},     // never installed
+      {changed(push(), [](Header& h) { h.tensor = 3; })},  // never installed
       {changed(push(), [](Header& h) { h.type = FrameType::result; })},
       {frame(FrameType::parked)},
-      {push(kTensorBytes, 0, 2)},                             // a round too far
-      {push(kTensorBytes + 4)},                               // beyond the end
+      {push(kTensorBytes, 0, 2)},  // a round too far
+      {push(kTensorBytes + 4)},    // beyond the end
       {push(kCellBytes, 2 * kCellBytes)},
       {push(4, 3 * kCellBytes)},
       {push(4, UINT32_MAX / kCellBytes * kCellBytes)},
-      {push(kCellBytes - 4)},                                 // part of a cell
+      {push(kCellBytes - 4)},  // part of a cell
       {push(kCellBytes), changed(push(0), [](Header& h) { h.flags = kFlagEmpty; })},
-      {changed(push(), [](Header& h) { h.flags = 64; })},     // no header at all
+      {changed(push(), [](Header& h) { h.flags = 64; })},  // no header at all
   };
   for (const auto& headers : wrong) {
     ServerUnderTest test;
@@ -104,7 +104,8 @@ void check_server_ignores_what_is_late() {
   CHECK_EQUAL(peer.next_result()->flags, kFlagDone);
 }
 
-// A worker that stops in the middle of a cell and goes holds nobody up but the round, and that until it has left.
+// A worker that stops in the middle of a cell and goes holds nobody up but the round, and that until it has
+// left.
 void check_server_survives_a_half_cell() {
   ServerUnderTest test;
   test.ranks[0]->send_bytes(encode(push()));
@@ -131,7 +132,8 @@ void check_server_keeps_the_first_link_of_a_rank() {
 
 // A worker with one lane to server 5; the test is the server.
 struct WorkerUnderTest {
-  WorkerUnderTest() : worker({0, 1, {Policy::priority, UINT64_MAX, kNoHeartbeatS, kEpoch}}), memory(kTensorBytes) {
+  WorkerUnderTest()
+      : worker({0, 1, {Policy::priority, UINT64_MAX, kNoHeartbeatS, kEpoch}}), memory(kTensorBytes) {
     worker.declare(1, {{0, 5, 0, 0, kTensorBytes}});
     worker.declare(2, {{0, 5, 0, 0, 4}});
     worker.start();
@@ -154,7 +156,7 @@ void check_worker_hangs_up() {
       changed(result, [](Header& h) { h.type = FrameType::push; }),
       frame(FrameType::result, kCellBytes, 2 * kCellBytes),  // beyond the end
       frame(FrameType::result, 8, UINT32_MAX / kCellBytes * kCellBytes),
-      frame(FrameType::failed),                              // without a reason
+      frame(FrameType::failed),  // without a reason
   };
   for (const Header& header : wrong) {
     WorkerUnderTest test;
@@ -170,7 +172,8 @@ void check_worker_hangs_up() {
 
 void check_worker_ignores_what_is_late() {
   WorkerUnderTest test;
-  test.server->send(changed(frame(FrameType::result, kTensorBytes), [](Header& h) { h.epoch = kEpoch + 1; }), 50);
+  test.server->send(changed(frame(FrameType::result, kTensorBytes), [](Header& h) { h.epoch = kEpoch + 1; }),
+                    50);
   test.server->send(frame(FrameType::result, kTensorBytes, 0, 7), 50);
   test.server->send(changed(frame(FrameType::result, kMaxPayloadBytes), [](Header& h) { h.tensor = 9; }), 50);
   test.server->send(frame(FrameType::parked));
@@ -197,6 +200,10 @@ void check_worker_keeps_memory_in_use() {
 }  // namespace
 
 int main() {
-  for (const auto check : {check_server_hangs_up, check_server_ignores_what_is_late, check_server_survives_a_half_cell, check_server_keeps_the_first_link_of_a_rank, check_worker_hangs_up, check_worker_ignores_what_is_late, check_worker_keeps_memory_in_use}) check();
+  for (const auto check :
+       {check_server_hangs_up, check_server_ignores_what_is_late, check_server_survives_a_half_cell,
+        check_server_keeps_the_first_link_of_a_rank, check_worker_hangs_up, check_worker_ignores_what_is_late,
+        check_worker_keeps_memory_in_use})
+    check();
   return 0;
 }

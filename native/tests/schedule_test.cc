@@ -147,7 +147,9 @@ class Model {
 
   void submit(const Task& task) {
     // Kept in order: behind all that are at least as urgent.
-    const auto less_urgent = [&](const Entry& e) { return policy_ != Policy::fifo && e.task.priority < task.priority; };
+    const auto less_urgent = [&](const Entry& e) {
+      return policy_ != Policy::fifo && e.task.priority < task.priority;
+    };
     entries.insert(std::find_if(entries.begin(), entries.end(), less_urgent), Entry{task});
   }
 
@@ -243,9 +245,13 @@ void check_history(Policy policy, uint32_t seed) {
 }  // namespace
 
 int main() {
-  for (const auto check : {check_priority_and_ties, check_preemption_between_chunks, check_credit_and_park, check_larger_than_the_window, check_no_overtaking, check_stop_and_wait, check_empty_tasks_and_ids, check_drop_link}) check();
+  for (const auto check : {check_priority_and_ties, check_preemption_between_chunks, check_credit_and_park,
+                           check_larger_than_the_window, check_no_overtaking, check_stop_and_wait,
+                           check_empty_tasks_and_ids, check_drop_link})
+    check();
   for (uint32_t seed = 0; seed < 200; ++seed) {
-    for (const Policy policy : {Policy::priority, Policy::fifo, Policy::stop_and_wait}) check_history(policy, seed);
+    for (const Policy policy : {Policy::priority, Policy::fifo, Policy::stop_and_wait})
+      check_history(policy, seed);
   }
   return 0;
 }

@@ -1,4 +1,5 @@
-// Native test of summation.h: whatever the order in which cells of several ranks arrive, the sum is that of a plain loop.
+// Native test of summation.h: whatever the order in which cells of several ranks arrive, the sum is that of a
+// plain loop.
 #include "summation.h"
 
 #include <cmath>
@@ -70,8 +71,8 @@ Bytes gathered(const Sum& sum, std::mt19937& random) {
   return out;
 }
 
-// One rank that sends its cells one after the other, some of them twice. Between begin() and finish() of a cell
-// anything may happen elsewhere: that is what a slow sender is.
+// One rank that sends its cells one after the other, some of them twice. Between begin() and finish() of a
+// cell anything may happen elsewhere: that is what a slow sender is.
 class Contributor {
  public:
   Contributor(Round& round, uint32_t rank, const Bytes& data) : round_(round), rank_(rank), data_(data) {}
@@ -106,8 +107,8 @@ class Contributor {
 };
 
 // Lets the contributions arrive in an order that the seed decides.
-Bytes summed(const Arithmetic& arithmetic, const std::vector<Bytes>& contributions, size_t bytes, bool deterministic,
-             BufferPool& pool, uint32_t seed) {
+Bytes summed(const Arithmetic& arithmetic, const std::vector<Bytes>& contributions, size_t bytes,
+             bool deterministic, BufferPool& pool, uint32_t seed) {
   std::mt19937 random(seed);
   const auto workers = static_cast<uint32_t>(contributions.size());
   Round round(arithmetic, bytes, workers, deterministic, pool);
@@ -151,14 +152,16 @@ void check_type(DType dtype, Op op) {
   }
 }
 
-// With values whose sum depends on the order, deterministic rounds give the bits of rank order; others may not.
+// With values whose sum depends on the order, deterministic rounds give the bits of rank order; others may
+// not.
 void check_deterministic(DType dtype) {
   std::mt19937 random(1);
   const size_t n = 3 * kCellBytes / wire_size(dtype) / 2;
   std::vector<Bytes> contributions(5, Bytes(n * wire_size(dtype)));
   for (Bytes& from : contributions) {
     std::vector<float> values(n);
-    for (float& value : values) value = std::ldexp(static_cast<float>(random()), static_cast<int>(random() % 60) - 30);
+    for (float& value : values)
+      value = std::ldexp(static_cast<float>(random()), static_cast<int>(random() % 60) - 30);
     finish(dtype == DType::f32 ? DType::bf16 : dtype, Op::sum, from.data(), values.data(), n, 1.0, 1);
     if (dtype == DType::f32) std::memcpy(from.data(), values.data(), from.size());
   }

@@ -1,5 +1,5 @@
-// Native test of what leaves first and when: urgent bytes overtake, a server that ends sends what it owes, and
-// heartbeats come whatever else happens.
+// Native test of what leaves first and when: urgent bytes overtake, a server that ends sends what it owes,
+// and heartbeats come whatever else happens.
 #include <csignal>
 #include <thread>
 
@@ -12,7 +12,9 @@ using namespace byteps;
 constexpr uint32_t kLargeBytes = 8 << 20;  // far more than a link takes while nobody reads
 constexpr uint32_t kSmallBytes = 64;
 
-Lane::Options options(double heartbeat_s = kNoHeartbeatS) { return {Policy::priority, UINT64_MAX, heartbeat_s, 0}; }
+Lane::Options options(double heartbeat_s = kNoHeartbeatS) {
+  return {Policy::priority, UINT64_MAX, heartbeat_s, 0};
+}
 
 Header push(uint32_t rank, uint32_t tensor, uint32_t length, uint32_t offset, int32_t priority) {
   Header header;
@@ -113,7 +115,8 @@ void check_heartbeats() {
   push_all(*test.ranks[0], 0, 3, kSmallBytes, 0);
   CHECK(test.ranks[0]->next()->type == FrameType::parked);
   const auto missing = test.server.missing(3);
-  CHECK(missing.size() == 1 && missing[0].rank == 1 && missing[0].heard_s >= 0 && missing[0].heard_s < kPatienceS);
+  CHECK(missing.size() == 1 && missing[0].rank == 1 && missing[0].heard_s >= 0 &&
+        missing[0].heard_s < kPatienceS);
   coordinator.send(Header{});  // it has nothing to say here
   CHECK(coordinator.is_hung_up_on());
   push_all(*test.ranks[1], 1, 3, kSmallBytes, 0);
@@ -127,7 +130,7 @@ void check_signals_and_timeouts() {
   Memory here(kSmallBytes), there(kSmallBytes);
   const auto transfer = here.submit(*job.workers[0], 1);
   CHECK(transfer->wait(0) == Transfer::Wake::timed_out && transfer->wait(-1) == Transfer::Wake::timed_out);
-  struct sigaction action {};
+  struct sigaction action{};
   action.sa_handler = [](int) {};
   CHECK(sigaction(SIGUSR1, &action, nullptr) == 0);
   std::atomic<bool> interrupted{false};
@@ -146,8 +149,8 @@ void check_signals_and_timeouts() {
 }  // namespace
 
 int main() {
-  for (const auto check : {check_urgent_results_overtake, check_urgent_pushes_overtake, check_close_sends_what_is_owed,
-                           check_heartbeats, check_signals_and_timeouts}) {
+  for (const auto check : {check_urgent_results_overtake, check_urgent_pushes_overtake,
+                           check_close_sends_what_is_owed, check_heartbeats, check_signals_and_timeouts}) {
     check();
   }
   return 0;

@@ -64,7 +64,8 @@ void check_round_trip() {
     CHECK(back && same(*back, header));
   }
   const auto back = decoded(encode(push()));
-  CHECK(back->tensor == 0x01020304 && back->priority == -7 && back->offset == 5 * kCellBytes && back->length == 6);
+  CHECK(back->tensor == 0x01020304 && back->priority == -7 && back->offset == 5 * kCellBytes &&
+        back->length == 6);
 }
 
 // Other versions of this program read these bytes.
@@ -77,20 +78,20 @@ void check_layout() {
 
 void check_rejections() {
   const std::vector<Header> wrong{
-      header_of(FrameType::push, 0, 0),                              // no payload, yet not empty
-      header_of(FrameType::push, 0, kMaxPayloadBytes + 1),           // longer than a chunk
-      header_of(FrameType::push, kFlagEmpty, 1),                     // empty, with payload
-      header_of(FrameType::push, kFlagDone, 1),                      // a flag of another type
-      header_of(FrameType::push, 8, 1),                              // an unknown flag
-      header_of(FrameType::push, 0, 1, Status::closed),              // a code where none belongs
-      header_of(FrameType::result, kFlagDone, kCellBytes),           // done, with payload
+      header_of(FrameType::push, 0, 0),                     // no payload, yet not empty
+      header_of(FrameType::push, 0, kMaxPayloadBytes + 1),  // longer than a chunk
+      header_of(FrameType::push, kFlagEmpty, 1),            // empty, with payload
+      header_of(FrameType::push, kFlagDone, 1),             // a flag of another type
+      header_of(FrameType::push, 8, 1),                     // an unknown flag
+      header_of(FrameType::push, 0, 1, Status::closed),     // a code where none belongs
+      header_of(FrameType::result, kFlagDone, kCellBytes),  // done, with payload
       header_of(FrameType::result, kFlagEmpty, 0),
       header_of(FrameType::result, 0, 0),
       header_of(FrameType::parked, 0, 1),
       header_of(FrameType::heartbeat, kFlagEmpty, 0),
       header_of(FrameType::heartbeat, 0, UINT32_MAX),
-      header_of(FrameType::failed, 0, 0, Status::pending),           // would never end
-      header_of(FrameType::failed, 0, 0, Status::ok),                // would pass for a result
+      header_of(FrameType::failed, 0, 0, Status::pending),  // would never end
+      header_of(FrameType::failed, 0, 0, Status::ok),       // would pass for a result
       header_of(FrameType::failed, 0, 0, static_cast<Status>(6)),
       header_of(FrameType::failed, 0, 4, Status::departed),
   };

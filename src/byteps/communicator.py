@@ -294,6 +294,8 @@ class Alone:
     def declare(self, specs: Sequence[TensorSpec]) -> None:
         """See ``Communicator.declare``."""
         for spec in specs:
+            if objection := spec.objection(size=1):
+                raise DeclarationError(f"tensor {spec.name!r} ({spec.describe()}) {objection}")
             known = self._specs.setdefault(spec.name, spec)
             if known != spec:
                 del self._specs[spec.name]

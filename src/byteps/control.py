@@ -140,9 +140,9 @@ class ControlClient:
         """
         try:
             yield
-        except (JoinError, HandshakeError) as error:
+        except (JoinError, HandshakeError):
             if (lost := self.lost_peer()) is not None:
-                raise PeerLost(lost) from error
+                raise PeerLost(lost) from None  # how it came to light would only distract
             raise
 
     def lost_peer(self) -> str | None:

@@ -90,7 +90,9 @@ class SocketChannel:
                     self._client.deliver(message)
         except PeerLost:
             pass  # what answers a message could not be sent
-        except (OSError, ProtocolError) as error:
+        except OSError as error:
+            reason = f"connection broke: {error}"
+        except ProtocolError as error:
             reason = str(error)
         except Exception as error:  # without this thread the process would wait for ever
             _log.exception("cannot handle a message of the coordinator")

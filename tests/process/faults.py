@@ -1,4 +1,4 @@
-"""A job whose processes are started one by one, so that the end of each is seen: when, how and with what words."""
+"""A job whose processes are started one by one, so that each one's end is seen: when, how, and its words."""
 
 from __future__ import annotations
 
@@ -49,6 +49,10 @@ class Ended:
     at_s: float
     output: str
     errors: str
+
+    def __str__(self) -> str:
+        lines = self.errors.splitlines()
+        return f"code {self.code}, printed {self.output.split()}, last words:\n  " + "\n  ".join(lines[-8:])
 
     @property
     def complaints(self) -> list[str]:

@@ -1,4 +1,4 @@
-"""A worker for the fault tests. Its argument says what it does once it has exchanged something with the others.
+"""A worker for the fault tests. Its argument says what it does once it has exchanged something.
 
 SIGTERM has it exit in order, SIGHUP raises an exception in its main thread, wherever that is.
 """
@@ -35,33 +35,39 @@ def pause() -> None:
         signal.pause()
 
 
-def exchange(session: Session, name: str, length: int = MEGABYTE) -> float:
-    """Sum a tensor over all ranks; one of its elements."""
+def exchange(session: Session, name: str, length: int = MEGABYTE, word: str = "") -> float:
+    """Sum a tensor over all ranks; one of its elements. The word is said while the round is in flight."""
     data = np.full(length, session.rank + 1, np.float32)
     memory = Buffer(data.ctypes.data, data.nbytes, data)
-    session.submit(TensorSpec(name, FLOAT32, (length,), SUM), memory, memory).wait()
+    handle = session.submit(TensorSpec(name, FLOAT32, (length,), SUM), memory, memory)
+    if word:
+        say(word)
+    handle.wait()
     return float(data[-1])
 
 
 def wait(session: Session) -> None:
     """Be in a round to which the other ranks do not contribute."""
-    say(f"sum {exchange(session, 'layer4.weight')}")
+    say(f"sum {exchange(session, 'layer4.weight', word='ready')}")
 
 
 def barrier(session: Session) -> None:
     """Be at a barrier."""
+    say("ready")
     session.barrier()
 
 
 def busy(session: Session) -> None:
     """Keep the links full until something ends it."""
+    number = 0
     while True:
-        for name in range(4):
-            exchange(session, f"busy{name}", 4 * MEGABYTE)
+        exchange(session, "layer4.weight", 4 * MEGABYTE, "ready" if number == 3 else "")
+        number += 1
 
 
 def rest(session: Session) -> None:
     """Do nothing that concerns the others."""
+    say("ready")
     pause()
 
 
@@ -71,6 +77,7 @@ def leave(session: Session) -> None:
 
 def shut_down(session: Session) -> None:
     """Leave the job when told to, with the process going on."""
+    say("ready")
     signal.sigwait([signal.SIGUSR2])
     current.shutdown()
     say("shut down")
@@ -115,8 +122,7 @@ def main(program: str) -> None:
     if program == "leave":
         atexit.register(linger)
     session = current.init()
-    exchange(session, "first")
-    say("ready")
+    exchange(session, "layer4.weight" if program != "busy" else "warm-up")
     PROGRAMS[program](session)
 
 

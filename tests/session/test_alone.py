@@ -9,6 +9,7 @@ from byteps.config import Config
 from byteps.dtypes import DType, ReduceOp
 from byteps.errors import ConfigError, DeclarationError, JoinError, SessionClosed
 from byteps.joining import connect
+from byteps.wire import TensorSpec
 
 from .arrays import Array, exchange, expected, held, small_values, spec, start
 
@@ -71,3 +72,16 @@ def test_several_workers_need_a_coordinator() -> None:
 def test_encryption_of_data_is_not_pretended() -> None:
     with pytest.raises(ConfigError, match="WireGuard"):
         connect(Config(encrypt_data=True))
+
+
+def test_what_no_job_can_use_is_refused_as_in_any_job() -> None:
+    session = connect(Config())
+    impossible = [
+        TensorSpec("a", DType.BOOL, (3,), ReduceOp.AVERAGE),
+        TensorSpec("b", DType.FLOAT32, (3,), ReduceOp.COPY, root=1),
+        TensorSpec("c", DType.FLOAT32, (3,), ReduceOp.SUM, prescale=float("nan")),
+    ]
+    for one in impossible:
+        with pytest.raises(DeclarationError, match=f"'{one.name}'"):
+            session.declare([one])
+    session.shutdown()

@@ -31,7 +31,7 @@ examples:
 """
 
 _PUSHPULL = """\
-Every rank submits a numpy array of each size and waits for the sum; torch is not needed. Every sum is checked.
+Every rank submits a numpy array of each size and waits for the sum. The sums are checked. It needs no torch.
 
 columns:
   median, p95       time of one push_pull, on the slowest rank
@@ -138,7 +138,7 @@ def _add_common(parser: argparse.ArgumentParser) -> None:
         nargs="?",
         const="-",
         metavar="FILE",
-        help="write JSON there (-, the default: instead of the table)",
+        help="write JSON there; without FILE instead of the table",
     )
     # Where the process that started this job waits for the report.
     parser.add_argument("--hand-over", help=argparse.SUPPRESS)
@@ -215,7 +215,10 @@ def _take_part(arguments: argparse.Namespace, measured: Callable[[Config], dict[
     """Be a worker; rank 0 has a report at the end."""
     if arguments.servers:
         raise ConfigError("--servers says how many to start; give --np as well, or leave it to your launcher")
-    report = measured(resolve_given(arguments).config)
+    config = resolve_given(arguments).config
+    if config.rank <= 0 and not arguments.hand_over:
+        check_target(arguments.json)
+    report = measured(config)
     if report is not None and arguments.hand_over:
         hand_over(report, Path(arguments.hand_over))
     elif report is not None:

@@ -135,7 +135,8 @@ class _Bench:
         if index >= 0:
             raise BytePSError(
                 f"the sum is wrong on rank {self._member.session.rank}: element {index} of {spec.name} "
-                f"({spec.describe()}) is {result[index]}, not {period[index % values.PERIOD]}; please report it"
+                f"({spec.describe()}) is {result[index]}, not {period[index % values.PERIOD]}; please "
+                f"report it"
             )
 
     def _traffic(self) -> Table:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from byteps.dtypes import DType, ReduceOp
 from byteps.errors import ProtocolError
 from byteps.placement import Placer
 from byteps.wire import Declare, Part, Placement, Refusal, TensorSpec
@@ -243,13 +241,7 @@ def _agree(first: TensorSpec | None, other: TensorSpec) -> bool:
 
 def _impossible(spec: TensorSpec, size: int, limit_bytes: int) -> str:
     """Why no rank can use such a tensor, or nothing."""
-    text = ""
+    text = spec.objection(size)
     if spec.nbytes > limit_bytes:
         text = "is too large; submit it in several tensors, and declare fewer at once"
-    elif spec.op == ReduceOp.COPY and not 0 <= spec.root < size:
-        text = f"needs a root rank from 0 to {size - 1}, not {spec.root}"
-    elif spec.op == ReduceOp.AVERAGE and spec.dtype == DType.BOOL:
-        text = "has no average; use another op or dtype"
-    elif not (math.isfinite(spec.prescale) and math.isfinite(spec.postscale)):
-        text = "needs finite scale factors"
     return text and f"tensor {spec.name!r} ({spec.describe()}) {text}"

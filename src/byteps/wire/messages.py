@@ -64,6 +64,16 @@ class TensorSpec(msgspec.Struct, frozen=True, array_like=True):
             text += f" postscale {self.postscale:g}"
         return text
 
+    def objection(self, size: int) -> str:
+        """Why no job of ``size`` workers can use such a tensor; empty if it can."""
+        if self.op == ReduceOp.COPY and not 0 <= self.root < size:
+            return f"needs a root rank from 0 to {size - 1}, not {self.root}"
+        if self.op == ReduceOp.AVERAGE and self.dtype == DType.BOOL:
+            return "has no average; use another op or dtype"
+        if not (math.isfinite(self.prescale) and math.isfinite(self.postscale)):
+            return "needs finite scale factors"
+        return ""
+
 
 class JobSettings(msgspec.Struct, frozen=True, array_like=True):
     """Settings that must be the same on all workers and that servers learn from them.
