@@ -94,9 +94,8 @@ def main() -> None:
             for nbytes in arguments.sizes:
                 for job in jobs:
                     results[job.name, nbytes].take(job, nbytes)
-            raw_s = results["raw", arguments.sizes[-1]].medians_s[-1]
-            moved = len(starter.workers) * arguments.sizes[-1] / raw_s
-            shares.append(moved / iperf.throughput(hosts, starter.workers, starter.servers, IPERF_S))
+            limit = iperf.throughput(hosts, starter.workers, starter.servers, IPERF_S)
+            shares.append(streamed(jobs[0], IPERF_S * limit) / limit)
         workers = len(starter.workers)
         for job in jobs:
             job.close()
@@ -131,6 +130,12 @@ def start_all(starter: Starter) -> Iterator[Job]:
             continue
         job.exchange_s(SIZES[0], 1)
         yield job
+
+
+def streamed(raw: Job, nbytes: float) -> float:
+    """Bytes per second of one long exchange of all workers together."""
+    share = round(nbytes) // len(raw.workers)
+    return len(raw.workers) * share / raw.exchange_s(share, 1)[0]
 
 
 def line(results: Results, name: str, nbytes: int, workers: int) -> list[str | float]:

@@ -45,6 +45,9 @@ dedicated CPU servers, each command on the machine that it is for:
 what is set, and by what; and does it all work:
   byteps config
   byteps doctor --np 2 --servers 2
+
+how fast is it:
+  byteps bench pushpull --np 2 --servers 2
 """
 
 

@@ -31,6 +31,7 @@ SIGNALS = {
     "exception": signal.SIGHUP,
     "interrupt": signal.SIGINT,
     "continue": signal.SIGCONT,
+    "leave": signal.SIGUSR2,
 }
 
 

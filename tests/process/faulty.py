@@ -84,9 +84,9 @@ def shut_down(session: Session) -> None:
 
 
 def hold(session: Session) -> None:
-    """Rank 1 sits in a C call, with the GIL, for three times ``peer_timeout_s``; the others wait for it."""
-    if session.rank == 1:
-        ctypes.PyDLL(None).usleep(int(3e6 * session.config.peer_timeout_s))
+    """Sit in a C call, with the GIL, for three times ``peer_timeout_s``. Then come to the others."""
+    say("holds")
+    ctypes.PyDLL(None).usleep(int(3e6 * session.config.peer_timeout_s))
     wait(session)
 
 
@@ -98,7 +98,7 @@ PROGRAMS: dict[str, Callable[[Session], None]] = {
 def linger() -> None:
     """Registered before ``init()``, so called after byteps has left the job."""
     say("left")
-    pause()
+    signal.sigwait([signal.SIGUSR2])
 
 
 def exit_in_order(number: int, frame: FrameType | None) -> None:
@@ -112,7 +112,9 @@ def fail(number: int, frame: FrameType | None) -> None:
 
 
 def main(program: str) -> None:
-    """Join, exchange a first tensor, then do what the program is."""
+    """Join, exchange a first tensor, then do what the program is: one for all, or one for each rank."""
+    programs = program.split(",")
+    program = programs[int(os.environ["BYTEPS_RANK"]) % len(programs)]
     signal.signal(signal.SIGTERM, exit_in_order)
     signal.signal(signal.SIGHUP, fail)
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR2])

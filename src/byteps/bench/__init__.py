@@ -1,6 +1,6 @@
 """``byteps bench``: how fast push_pull and training are in a job of the user's own.
 
-``command``             options; starts a job on this machine where asked to
+``command`` ``options`` the command line; starts a job on this machine where asked to
 ``membership``          joins the job that this process was started in
 ``plan`` ``values``     sizes and dtypes to measure; contributions and the sums that they must give
 ``pushpull``            time of push_pull; ``usage`` finds the CPU time of servers on the workers' hosts

@@ -10,13 +10,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from byteps.bench.options import PUSHPULL, TRAIN, add_pushpull, add_train
 from byteps.bench.plan import PushPullPlan, TrainPlan, parse_dtypes, parse_sizes
 from byteps.bench.report import check_target, hand_over, publish, read
 from byteps.config import Config
 from byteps.errors import BytePSError, ConfigError
-from byteps.launch.settings import IDENTITY, add_settings, given, resolve_given
-
-MODELS = ("vgg16", "resnet50", "bert-base", "gpt2-small", "tiny")
+from byteps.launch.settings import given, resolve_given
 
 _EPILOG = """\
 Both run inside a job that your launcher starts, on as many machines as you like, or start one on this machine
@@ -30,46 +29,17 @@ examples:
 `byteps bench pushpull --help` and `byteps bench train --help` say what the columns mean.
 """
 
-_PUSHPULL = """\
-Every rank submits a numpy array of each size and waits for the sum. The sums are checked. It needs no torch.
-
-columns:
-  median, p95       time of one push_pull, on the slowest rank
-  GB/s              size / median: what each worker sends and, at the same time, receives
-  of limit          bytes on the wire, by byteps's own counters, over what the link can carry: --link-gbit if
-                    you give it, else the fastest row of this run (then it shows which sizes are too small)
-  server CPU s/GB   CPU seconds of the servers per GB that reached them. Known for servers on the workers'
-                    hosts, whose processes can be seen; "-" where all are elsewhere
-
-Servers share the work: with S dedicated servers for N > S workers, their links are full at S/N of the limit.
-
-examples:
-  byteps bench pushpull --np 2 --servers 2
-  byteps bench pushpull --np 2 --sizes 64K:16M:2 --dtypes float32,float16,bfloat16
-  torchrun --nnodes 2 --nproc-per-node 1 --rdzv-endpoint HOST:PORT --rdzv-backend c10d \\
-      --no-python byteps bench pushpull --link-gbit 25 --json result.json
-  BYTEPS_COORDINATOR=10.0.0.1:PORT srun -N 4 --ntasks-per-node 1 byteps bench pushpull --link-gbit 100
-  byteps bench pushpull --np 2 --scheduling fifo       any setting can be compared
-"""
-
-_TRAIN = """\
-Trains a real model on random data with DistributedOptimizer. Blocks of steps with and without communication
-take turns in the same processes, so that the ratio holds although the machine may be shared. Learning is not
-the point: without communication the ranks drift apart. "tiny" is a small network to try the command with.
-
-examples:
-  byteps bench train --np 2 --model resnet50
-  torchrun --nproc-per-node 8 --no-python byteps bench train --model bert-base --batch-size 32
-  byteps run -np 2 --servers 2 byteps bench train --model vgg16 --json result.json
-"""
-
 
 def add_bench(parser: argparse.ArgumentParser) -> None:
     """Options of ``byteps bench``."""
     parser.epilog = _EPILOG
     kinds = parser.add_subparsers(dest="bench", metavar="WHAT", title="what to measure", required=True)
-    _add_pushpull(_kind(kinds, "pushpull", "time push_pull over sizes and element types", _PUSHPULL))
-    _add_train(_kind(kinds, "train", "time training steps with and without communication", _TRAIN))
+    pushpull = _kind(kinds, "pushpull", "time push_pull over sizes and element types", PUSHPULL)
+    add_pushpull(pushpull)
+    pushpull.set_defaults(run=_pushpull)
+    train = _kind(kinds, "train", "time training steps with and without communication", TRAIN)
+    add_train(train)
+    train.set_defaults(run=_train)
 
 
 def _kind(kinds: Any, name: str, text: str, epilog: str) -> argparse.ArgumentParser:
@@ -82,86 +52,6 @@ def _kind(kinds: Any, name: str, text: str, epilog: str) -> argparse.ArgumentPar
         allow_abbrev=False,
     )
     return parser
-
-
-def _add_pushpull(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--sizes",
-        nargs="+",
-        default=["4K:256M"],
-        metavar="SIZE",
-        help="bytes: 64K, 4K:256M (times 4), 1M:16M:2 (times 2); default 4K:256M",
-    )
-    parser.add_argument(
-        "--dtypes", nargs="+", default=["float32"], metavar="TYPE", help="such as float32,bfloat16,int8"
-    )
-    parser.add_argument("--iterations", type=_at_least(1), default=20, metavar="N", help="rounds per size")
-    parser.add_argument(
-        "--warmup", type=_at_least(0), default=5, metavar="N", help="rounds before them that do not count"
-    )
-    parser.add_argument(
-        "--link-gbit", type=_rate, default=0.0, metavar="G", help="a worker's link, Gbit/s each way"
-    )
-    _add_common(parser)
-    parser.set_defaults(run=_pushpull)
-
-
-def _add_train(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--model", choices=MODELS, required=True, help="what to train")
-    parser.add_argument(
-        "--batch-size", type=_at_least(1), default=0, metavar="N", help="samples per step and worker"
-    )
-    parser.add_argument(
-        "--sequence-length", type=_at_least(2), default=128, metavar="N", help="tokens per sample, if text"
-    )
-    parser.add_argument("--steps", type=_at_least(1), default=10, metavar="N", help="steps per block")
-    parser.add_argument(
-        "--blocks", type=_at_least(1), default=5, metavar="N", help="blocks with, and blocks without"
-    )
-    parser.add_argument("--warmup", type=_at_least(0), default=3, metavar="N", help="steps of each before")
-    parser.add_argument("--device", default="", metavar="NAME", help="cpu or cuda; default: a GPU if any")
-    _add_common(parser)
-    parser.set_defaults(run=_train)
-
-
-def _add_common(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        *("-np", "--np"),
-        dest="workers",
-        type=_at_least(1),
-        metavar="N",
-        help="start a job of N workers on this machine",
-    )
-    parser.add_argument("--servers", type=_at_least(1), metavar="S", help="with S servers")
-    parser.add_argument(
-        "--json",
-        nargs="?",
-        const="-",
-        metavar="FILE",
-        help="write JSON there; without FILE instead of the table",
-    )
-    # Where the process that started this job waits for the report.
-    parser.add_argument("--hand-over", help=argparse.SUPPRESS)
-    add_settings(parser, without=IDENTITY - {"coordinator"})
-
-
-def _at_least(least: int) -> Callable[[str], int]:
-    def number(text: str) -> int:
-        if not text.isdecimal() or int(text) < least:
-            raise argparse.ArgumentTypeError(f"{text} is not a whole number of at least {least}")
-        return int(text)
-
-    return number
-
-
-def _rate(text: str) -> float:
-    try:
-        rate = float(text)
-    except ValueError:
-        rate = 0.0
-    if not 0 < rate < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text} is not a rate in Gbit/s")
-    return rate
 
 
 def _pushpull(arguments: argparse.Namespace) -> int:
@@ -193,12 +83,10 @@ def _train(arguments: argparse.Namespace) -> int:
     fields = [field.name for field in dataclasses.fields(TrainPlan)]
     plan = TrainPlan(**{name: getattr(arguments, name) for name in fields})
     if arguments.workers:
-        chosen = {name: str(getattr(plan, name)) for name in fields if getattr(plan, name) not in ("", 0)}
-        # Zero steps of warm-up are a choice, too.
-        chosen["warmup"] = str(plan.warmup)
-        return _start(
-            arguments, [word for n, text in chosen.items() for word in ("--" + n.replace("_", "-"), text)]
-        )
+        # What has its default of "" or 0 is left out; no warm-up at all is a choice, too.
+        chosen = [name for name in fields if name == "warmup" or getattr(plan, name)]
+        options = [("--" + name.replace("_", "-"), str(getattr(plan, name))) for name in chosen]
+        return _start(arguments, [word for option in options for word in option])
 
     def measured(config: Config) -> dict[str, Any] | None:
         from byteps.bench.membership import member

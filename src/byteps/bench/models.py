@@ -98,8 +98,8 @@ def tiny(classes: int = 10) -> Classifier:
 
 def _attend(queries: Tensor, keys: Tensor, values: Tensor, heads: int, *, causal: bool) -> Tensor:
     """Attention of [samples, tokens, width], head by head."""
-    split = (x.unflatten(-1, (heads, -1)).transpose(1, 2) for x in (queries, keys, values))
-    result: Tensor = functional.scaled_dot_product_attention(*split, is_causal=causal)
+    q, k, v = (x.unflatten(-1, (heads, -1)).transpose(1, 2) for x in (queries, keys, values))
+    result: Tensor = functional.scaled_dot_product_attention(q, k, v, is_causal=causal)
     return result.transpose(1, 2).flatten(2)
 
 
@@ -172,7 +172,8 @@ class _GptLayer(nn.Module):
         queries, keys, values = self.attention(self.attention_norm(x)).chunk(3, dim=-1)
         x = x + self.dropout(self.out(_attend(queries, keys, values, self.heads, causal=True)))
         widened = functional.gelu(self.widen(self.norm(x)), approximate="tanh")
-        return x + self.dropout(self.narrow(widened))
+        result: Tensor = x + self.dropout(self.narrow(widened))
+        return result
 
 
 class Gpt2(nn.Module):

@@ -218,6 +218,7 @@ class Coordinator:
 
     def _phase_over(self) -> Outbox:
         """The time for the phase is up."""
+        self._phase_ends_s = None
         if self._phase is Phase.JOINING:
             waited_for = self._members.waiting_for()
             text = f"the job did not start within {self._join_timeout_s:g} s: it waited for {waited_for}"
