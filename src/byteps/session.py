@@ -9,6 +9,7 @@ import logging
 import math
 import threading
 import time
+import weakref
 from collections import Counter
 from collections.abc import Callable, Sequence
 
@@ -130,6 +131,8 @@ class Session:
         self._moved_bytes = 0
         self._speed_since_s = time.monotonic()
         self.on_shutdown: list[Callable[[], None]] = []
+        # Whoever forgets shutdown(): native threads must end before the memory that they write to is freed.
+        weakref.finalize(self, communicator.close)
 
     def declare(self, specs: Sequence[TensorSpec]) -> None:
         """Make tensors known in one message, so that they are placed together.
