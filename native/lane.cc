@@ -69,15 +69,19 @@ void Lane::run() {
   sigset_t signals;  // are for the program's own threads
   sigfillset(&signals);
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
-  while (true) {
-    after_events();
-    const bool more = pump();
-    const auto now = Clock::now();
-    if (stop_by_ && (drained() || now >= *stop_by_)) break;
-    if (now >= next_beat_) beat(now);
-    loop_.run_once(more ? 0 : timeout_ms(Clock::now()));
+  while (turn(true)) {
   }
   close_all();
+}
+
+bool Lane::turn(bool may_wait) {
+  after_events();
+  const bool more = pump();
+  const auto now = Clock::now();
+  if (stop_by_ && (drained() || now >= *stop_by_)) return false;
+  if (now >= next_beat_) beat(now);
+  loop_.run_once(more || !may_wait ? 0 : timeout_ms(Clock::now()));
+  return true;
 }
 
 int Lane::timeout_ms(Clock::time_point now) const {

@@ -56,6 +56,9 @@ class Lane {
   void add_beacon(std::unique_ptr<Link> link);
   const LaneCounters& counters() const { return counters_; }
 
+  // One turn of the loop; false once stop() is done. For the lane's thread, or who drives a lane without one.
+  bool turn(bool may_wait);
+
  protected:
   // A link with its reader and outbox. Kept until the lane ends, so that late events find it.
   class Peer : public Loop::Watcher, public FrameSink {

@@ -102,9 +102,9 @@ BYTEPS_INLINE T combined(T a, T b) {
     else
       return {static_cast<uint8_t>((a.value | b.value) != 0)};
   } else if constexpr (op == Op::min) {
-    return (a < b) | (a != a) ? a : b;
+    return ((a < b) | (a != a)) ? a : b;
   } else if constexpr (op == Op::max) {
-    return (a > b) | (a != a) ? a : b;
+    return ((a > b) | (a != a)) ? a : b;
   } else if constexpr (std::is_same_v<T, int64_t>) {  // wraps
     const auto x = static_cast<uint64_t>(a), y = static_cast<uint64_t>(b);
     return static_cast<int64_t>(op == Op::product ? x * y : x + y);

@@ -71,6 +71,14 @@ def check_survivors(ended: dict[str, Ended], since_s: float, case: Case, blames:
         assert re.search(blame, end.complaints[0]), f"{name} does not say {blame!r}: {end}"
 
 
+def check_cascade(ended: dict[str, Ended], since_s: float, case: Case) -> None:
+    """Worker 0 fails because rank 1 has left in order, and so is lost to the others."""
+    first = {"worker 0": ended.pop("worker 0")}
+    text = r"PeerLeft: layer4\.weight \(round 2\) failed on rank 0: rank 1 has shut down"
+    check_survivors(first, since_s, case, {"worker 0": text})
+    check_survivors(ended, first["worker 0"].at_s, case, dict.fromkeys(ended, RANK.format(0)))
+
+
 def check_victim(job: FaultyJob, case: Case) -> None:
     """One that was stopped ends with one error when it goes on. Then nothing is left."""
     if case.how == "stop":

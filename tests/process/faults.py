@@ -198,6 +198,12 @@ class FaultyJob:
         identity = {"BYTEPS_RANK": str(rank), "BYTEPS_SIZE": str(self.workers)}
         self.processes[f"worker {rank}"] = Process(command, {**self._shared, **identity})
 
+    def start_torchrun_rank(self, rank: int, *words: str) -> None:
+        """Start a worker with torchrun's variables, yet without its agent, which would hide how it ends."""
+        identity = {"RANK": str(rank), "WORLD_SIZE": str(self.workers), "LOCAL_RANK": str(rank)}
+        environment = {**self._shared, **identity, "LOCAL_WORLD_SIZE": str(self.workers)}
+        self.processes[f"worker {rank}"] = Process([sys.executable, *words], environment)
+
     @property
     def address(self) -> str:
         """The coordinator's, as host:port."""

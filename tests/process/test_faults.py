@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from .cases import LOSSES, RANK, Case, check_survivors, check_victim, run_all
+from .cases import LOSSES, Case, check_cascade, check_survivors, check_victim, run_all
 from .faults import FaultyJob
 
 
@@ -21,14 +21,11 @@ def in_mid_round(case: Case) -> None:
         stopped = [case.victim] if case.how == "stop" else []
         ended = job.ends(since_s + case.within_s + 5, *stopped)
         ended.pop(case.victim, None)
-        blames = {"worker 0": rf"PeerLost: layer4\.weight \(round 2\) failed on rank 0: {case.blame}"}
         if (case.victim, case.how) == ("worker 1", "exit"):
-            # It left in order. The one that needs it fails, and so is lost to the others.
-            blames = dict.fromkeys(ended, RANK.format(0))
-            blames["worker 0"] = (
-                r"PeerLeft: layer4\.weight \(round 2\) failed on rank 0: rank 1 has shut down"
-            )
-        check_survivors(ended, since_s, case, blames)
+            check_cascade(ended, since_s, case)
+        else:
+            in_flight = rf"PeerLost: layer4\.weight \(round 2\) failed on rank 0: {case.blame}"
+            check_survivors(ended, since_s, case, {"worker 0": in_flight})
         check_victim(job, case)
 
 

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from .cases import COORDINATOR, LOSSES, RANK, SILENT, Case, check_survivors, check_victim, run_all
+from .cases import COORDINATOR, LOSSES, SILENT, Case, check_cascade, check_survivors, check_victim, run_all
 from .faults import PEER_TIMEOUT_S, SLACK_S, FaultyJob
 
 JOIN_TIMEOUT_S = 4.0
@@ -23,18 +23,15 @@ def while_a_rank_leaves(case: Case) -> None:
         job.await_text("ready", "worker 0")
         since_s = job.send(case.victim, case.how)
         ended = job.ends(since_s + case.within_s + 5, case.victim, "worker 1")
-        reason = case.blame
-        blames = {}
         if case.victim == "worker 1":
-            reason = "rank 1 has shut down"
-            blames = dict.fromkeys(("server 0", "server 1", "coordinator"), RANK.format(0))
-        blames["worker 0"] = rf"Peer(Left|Lost): layer4\.weight \(round 2\) failed on rank 0: {reason}"
-        check_survivors(ended, since_s, case, blames)
-        if case.victim != "worker 1":
-            since_s = job.send("worker 1", "leave")
-            end = job.ends(since_s + SLACK_S, case.victim)["worker 1"]
-            assert (end.code, end.complaints) == (0, []), end
-            check_victim(job, case)
+            check_cascade(ended, since_s, case)
+            return
+        in_flight = rf"PeerLost: layer4\.weight \(round 2\) failed on rank 0: {case.blame}"
+        check_survivors(ended, since_s, case, {"worker 0": in_flight})
+        since_s = job.send("worker 1", "leave")
+        end = job.ends(since_s + SLACK_S, case.victim)["worker 1"]
+        assert (end.code, end.complaints) == (0, []), end
+        check_victim(job, case)
 
 
 @pytest.mark.slow

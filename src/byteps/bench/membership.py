@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -14,6 +14,7 @@ from byteps.config import Config
 from byteps.dtypes import DType, ReduceOp
 from byteps.errors import ConfigError
 from byteps.joining import connect
+from byteps.launch.discovery import find_job
 from byteps.logs import set_up_logging
 from byteps.session import Buffer, Session
 from byteps.wire import ServerAddress, TensorSpec, Welcome
@@ -69,7 +70,7 @@ def member(config: Config, example: str) -> Iterator[Member]:
         JoinError, HandshakeError: why it cannot be a member.
     """
     set_up_logging(config)
-    config, undo = _found(config)
+    config, undo = find_job(config)
     try:
         servers: list[ServerAddress] = []
 
@@ -87,15 +88,6 @@ def member(config: Config, example: str) -> Iterator[Member]:
         session.shutdown()
     finally:
         undo()
-
-
-def _found(config: Config) -> tuple[Config, Callable[[], None]]:
-    """Under torchrun the coordinator has to be started and found first."""
-    if config.launcher != "torchrun" or config.coordinator:
-        return config, lambda: None
-    from byteps.torch.torchrun import discover
-
-    return discover(config)
 
 
 def _communicator(session: Session, example: str) -> ParameterServer:

@@ -96,6 +96,21 @@ def tiny(classes: int = 10) -> Classifier:
     return Classifier(nn.Sequential(*layers, nn.Linear(16 * 8 * 8, classes)))
 
 
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """Sizes of a language model; ``width`` is the length of the vector for a token."""
+
+    layers: int
+    width: int
+    heads: int
+    vocabulary: int
+    positions: int
+
+
+BERT_BASE = Shape(layers=12, width=768, heads=12, vocabulary=30522, positions=512)
+GPT2_SMALL = Shape(layers=12, width=768, heads=12, vocabulary=50257, positions=1024)
+
+
 def _attend(queries: Tensor, keys: Tensor, values: Tensor, heads: int, *, causal: bool) -> Tensor:
     """Attention of [samples, tokens, width], head by head."""
     q, k, v = (x.unflatten(-1, (heads, -1)).transpose(1, 2) for x in (queries, keys, values))
@@ -125,24 +140,18 @@ class _BertLayer(nn.Module):
 class Bert(nn.Module):
     """BERT (Devlin et al., 2018) with the two heads of its pre-training; the defaults are BERT-base."""
 
-    def __init__(
-        self,
-        layers: int = 12,
-        width: int = 768,
-        heads: int = 12,
-        vocabulary: int = 30522,
-        positions: int = 512,
-    ) -> None:
+    def __init__(self, shape: Shape = BERT_BASE) -> None:
         super().__init__()
-        self.words = nn.Embedding(vocabulary, width)
-        self.positions = nn.Embedding(positions, width)
+        width = shape.width
+        self.words = nn.Embedding(shape.vocabulary, width)
+        self.positions = nn.Embedding(shape.positions, width)
         self.types = nn.Embedding(2, width)
         self.norm = nn.LayerNorm(width)
-        self.layers = nn.Sequential(*(_BertLayer(width, heads) for _ in range(layers)))
+        self.layers = nn.Sequential(*(_BertLayer(width, shape.heads) for _ in range(shape.layers)))
         self.pooler = nn.Linear(width, width)
         self.follows = nn.Linear(width, 2)
         self.transform = nn.Sequential(nn.Linear(width, width), nn.GELU(), nn.LayerNorm(width))
-        self.bias = nn.Parameter(torch.zeros(vocabulary))
+        self.bias = nn.Parameter(torch.zeros(shape.vocabulary))
 
     def forward(self, tokens: Tensor, targets: Tensor) -> Tensor:
         """The sum of both heads' losses: a word for every token, and whether two sentences follow."""
@@ -179,18 +188,12 @@ class _GptLayer(nn.Module):
 class Gpt2(nn.Module):
     """GPT-2 (Radford et al., 2019); the defaults are the small one."""
 
-    def __init__(
-        self,
-        layers: int = 12,
-        width: int = 768,
-        heads: int = 12,
-        vocabulary: int = 50257,
-        positions: int = 1024,
-    ) -> None:
+    def __init__(self, shape: Shape = GPT2_SMALL) -> None:
         super().__init__()
-        self.words = nn.Embedding(vocabulary, width)
-        self.positions = nn.Embedding(positions, width)
-        self.layers = nn.Sequential(*(_GptLayer(width, heads) for _ in range(layers)))
+        width = shape.width
+        self.words = nn.Embedding(shape.vocabulary, width)
+        self.positions = nn.Embedding(shape.positions, width)
+        self.layers = nn.Sequential(*(_GptLayer(width, shape.heads) for _ in range(shape.layers)))
         self.norm = nn.LayerNorm(width)
 
     def forward(self, tokens: Tensor, targets: Tensor) -> Tensor:
@@ -231,8 +234,8 @@ class Workload:
 WORKLOADS = {
     "vgg16": Workload(vgg16, 32, 224, 1000),
     "resnet50": Workload(resnet50, 32, 224, 1000),
-    "bert-base": Workload(Bert, 16, 0, 30522, 512),
-    "gpt2-small": Workload(Gpt2, 8, 0, 50257, 1024),
+    "bert-base": Workload(Bert, 16, 0, BERT_BASE.vocabulary, BERT_BASE.positions),
+    "gpt2-small": Workload(Gpt2, 8, 0, GPT2_SMALL.vocabulary, GPT2_SMALL.positions),
     "tiny": Workload(tiny, 4, 32, 10),
 }
 """By the name that the command line has for it."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from byteps.launch.settings import IDENTITY, add_settings
 
@@ -43,34 +43,31 @@ examples:
 """
 
 
+_ROUNDS = (
+    ("--iterations", 1, 20, "rounds per size (20)"),
+    ("--warmup", 0, 5, "rounds before them that do not count (5)"),
+)
+_STEPS = (
+    ("--batch-size", 1, 0, "samples per step and worker (4 on a CPU, else by model)"),
+    ("--sequence-length", 2, 128, "tokens per sample of text (128)"),
+    ("--steps", 1, 10, "steps per block (10)"),
+    ("--blocks", 1, 5, "blocks with, and without, communication (5)"),
+    ("--warmup", 0, 3, "steps of each kind before (3)"),
+)
+
+
 def add_pushpull(parser: argparse.ArgumentParser) -> None:
     """Which rounds to time."""
     parser.usage = (
         "byteps bench pushpull [--np N [--servers S]] [--sizes SIZE ...] [--dtypes TYPE ...] [settings]"
     )
-    parser.add_argument(
-        "--sizes",
-        nargs="+",
-        default=["4K:256M"],
-        metavar="SIZE",
-        help="bytes: 64K, 4K:256M (times 4), 1M:16M:2 (times 2); 4K:256M is the default",
-    )
-    parser.add_argument(
-        "--dtypes",
-        nargs="+",
-        default=["float32"],
-        metavar="TYPE",
-        help="float32 (the default), bfloat16, int8, ...",
-    )
-    parser.add_argument(
-        "--iterations", type=_at_least(1), default=20, metavar="N", help="rounds per size (20)"
-    )
-    parser.add_argument(
-        "--warmup", type=_at_least(0), default=5, metavar="N", help="rounds before them that do not count (5)"
-    )
-    parser.add_argument(
-        "--link-gbit", type=_rate, default=0.0, metavar="G", help="a worker's link, Gbit/s each way"
-    )
+    sizes = "bytes: 64K, 4K:256M (times 4), 1M:16M:2 (times 2); 4K:256M is the default"
+    parser.add_argument("--sizes", nargs="+", default=["4K:256M"], metavar="SIZE", help=sizes)
+    dtypes = "float32 (the default), bfloat16, int8, ..."
+    parser.add_argument("--dtypes", nargs="+", default=["float32"], metavar="TYPE", help=dtypes)
+    _add_numbers(parser, _ROUNDS)
+    rate = "a worker's link, Gbit/s each way"
+    parser.add_argument("--link-gbit", type=_rate, default=0.0, metavar="G", help=rate)
     _add_common(parser)
 
 
@@ -78,33 +75,15 @@ def add_train(parser: argparse.ArgumentParser) -> None:
     """Which training to time."""
     parser.usage = "byteps bench train --model NAME [--np N [--servers S]] [--batch-size N] [settings]"
     parser.add_argument("--model", choices=MODELS, metavar="NAME", required=True, help=", ".join(MODELS))
-    parser.add_argument(
-        "--batch-size",
-        type=_at_least(1),
-        default=0,
-        metavar="N",
-        help="samples per step and worker (4 on a CPU, else by model)",
-    )
-    parser.add_argument(
-        "--sequence-length",
-        type=_at_least(2),
-        default=128,
-        metavar="N",
-        help="tokens per sample of text (128)",
-    )
-    parser.add_argument("--steps", type=_at_least(1), default=10, metavar="N", help="steps per block (10)")
-    parser.add_argument(
-        "--blocks",
-        type=_at_least(1),
-        default=5,
-        metavar="N",
-        help="blocks with, and without, communication (5)",
-    )
-    parser.add_argument(
-        "--warmup", type=_at_least(0), default=3, metavar="N", help="steps of each kind before (3)"
-    )
+    _add_numbers(parser, _STEPS)
     parser.add_argument("--device", default="", metavar="NAME", help="cpu or cuda; default: a GPU if any")
     _add_common(parser)
+
+
+def _add_numbers(parser: argparse.ArgumentParser, numbers: Sequence[tuple[str, int, int, str]]) -> None:
+    """Options that take a whole number: name, least, default, help."""
+    for name, least, default, text in numbers:
+        parser.add_argument(name, type=_at_least(least), default=default, metavar="N", help=text)
 
 
 def _add_common(parser: argparse.ArgumentParser) -> None:

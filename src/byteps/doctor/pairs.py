@@ -22,6 +22,7 @@ from byteps.doctor.findings import Finding, Pair, fail, ok, warn
 from byteps.dtypes import CELL_BYTES, DType, ReduceOp
 from byteps.errors import BytePSError
 from byteps.joining import connect
+from byteps.launch.discovery import find_job
 from byteps.session import Buffer, Session
 from byteps.wire import TensorSpec, Welcome
 from byteps.worker import Linker, SocketLinker
@@ -63,7 +64,7 @@ def check_pairs(config: Config, given: bool) -> tuple[list[Finding], list[Pair],
         config = dataclasses.replace(config, join_timeout_s=_JOIN_TIMEOUT_S)
     undo: Callable[[], None] = lambda: None  # noqa: E731
     try:
-        config, undo = _found(config)
+        config, undo = find_job(config)
         session = connect(config, _linker)
     except Unreachable as error:
         advice = "open the servers' ports in the firewall, or set BYTEPS_INTERFACE on the server's host"
@@ -78,15 +79,6 @@ def check_pairs(config: Config, given: bool) -> tuple[list[Finding], list[Pair],
         return *_measured(session), session.rank
     finally:
         undo()
-
-
-def _found(config: Config) -> tuple[Config, Callable[[], None]]:
-    """Under torchrun the coordinator has to be started and found first."""
-    if config.launcher != "torchrun" or config.coordinator:
-        return config, lambda: None
-    from byteps.torch.torchrun import discover
-
-    return discover(config)
 
 
 def _linker(config: Config, welcome: Welcome) -> Linker:

@@ -1,0 +1,140 @@
+// Fuzz target: a server's lane against workers that send the right frames, most of the time.
+#include <map>
+
+#include "script.h"
+#include "server_lane.h"
+
+namespace byteps {
+namespace {
+
+class ServerRun {
+ public:
+  explicit ServerRun(Script& script)
+      : script_(script),
+        workers_(1 + script.below(3)),
+        lane_(workers_, script.one_in(3), lane_options(script)) {
+    install(1, {24});
+    install(2, {script_.one_in(2) ? kCellBytes + 24 : 16, 8});
+    if (script_.one_in(8)) install(3, {kMaxPayloadBytes + 2 * kCellBytes + 8});
+    for (uint32_t rank = 0; rank < workers_; ++rank) {
+      wires_.push_back(
+          connect([&](std::unique_ptr<Link> link) { lane_.connect(rank, std::move(link)); }));
+    }
+  }
+
+  void play() {
+    while (script_.more()) {
+      const uint8_t what = script_.byte();
+      if (what % 16 == 15) {
+        happen();
+      } else {
+        push(*wires_[what % workers_], what % workers_);
+      }
+      if (what < 160) turn();
+    }
+    for (auto& wire : wires_) wire->may_receive = wire->may_send = SIZE_MAX;
+    for (int i = 0; i < 4; ++i) turn();
+    for (const auto& wire : wires_) CHECK(!wire->closed || !wire->correct);
+  }
+
+ private:
+  struct Part {
+    uint32_t tensor, index;
+    uint64_t bytes;
+  };
+  struct Progress {
+    uint32_t round = 1;
+    uint32_t offset = 0;
+  };
+
+  void install(uint32_t tensor, const std::vector<uint64_t>& sizes) {
+    constexpr double kScales[]{1, 1, 0.5, -3, 1e300, 0};
+    const Arithmetic arithmetic{static_cast<DType>(script_.below(kDTypes)), static_cast<Op>(script_.below(kOps)),
+                                kScales[script_.below(6)], kScales[script_.below(6)]};
+    for (uint32_t index = 0; index < sizes.size(); ++index) {
+      lane_.install({tensor, arithmetic, {}}, {index, 0, sizes[index]});
+      parts_.push_back({tensor, index, sizes[index]});
+    }
+  }
+
+  void push(Wire& wire, uint32_t rank) {
+    const size_t which = script_.below(static_cast<uint32_t>(parts_.size()));
+    const Part& part = parts_[which];
+    Progress& progress = progress_[{rank, which}];
+    const uint8_t how = script_.byte();
+    Header header{FrameType::push, 3, part.tensor, part.index, progress.round, rank, progress.offset};
+    const auto most = std::min<uint64_t>(part.bytes - progress.offset, kMaxPayloadBytes);
+    header.length = static_cast<uint32_t>(how % 4 == 1 ? std::min<uint64_t>(most, kCellBytes) : most);
+    if (how % 8 == 2) header.flags = kFlagNoResult;
+    if (how % 8 == 3 && progress.offset == 0) header.flags = kFlagEmpty;
+    Script::mend(header);
+    const bool sound = how % 16 != 4 && most > 0;
+    if (!sound) script_.disturb(header);
+    // A frame cut off by the end of its link, or one whose header may be broken, is not for a correct peer.
+    wire.correct = wire.correct && sound && !script_.is_broken();
+    wire.feed(script_, header);
+    progress.offset += sound ? header.length : 0;
+    if ((header.flags & kFlagEmpty) != 0) progress.offset = static_cast<uint32_t>(part.bytes);
+  }
+
+  void happen() {
+    const uint32_t rank = script_.below(workers_);
+    const uint32_t what = script_.below(8);
+    if (what == 0) lane_.depart(rank);
+    if (what == 1) lane_.retire(1 + script_.below(4));
+    if (what == 2) wires_[rank]->hung_up = true;
+    if (what == 3) wires_[rank]->feed(script_, {.epoch = 3});  // a heartbeat
+    if (what == 4) connect([&](std::unique_ptr<Link> link) { lane_.connect(rank, std::move(link)); });
+    if (what == 5 || what == 6) report();
+    if (what == 7) wires_[rank]->allow(script_);
+    if (what == 2) wires_[rank]->correct = false;
+  }
+
+  void report() const {
+    std::vector<Server::Missing> missing;
+    std::vector<Server::OpenRound> open;
+    for (uint32_t tensor = 0; tensor < 4; ++tensor) lane_.add_missing(tensor, missing);
+    lane_.add_open_rounds(open);
+    CHECK(open.size() <= parts_.size() && missing.size() <= workers_);
+  }
+
+  void turn() {
+    CHECK(lane_.turn(false));
+    for (uint32_t rank = 0; rank < workers_; ++rank) {
+      for (const Header& header : wires_[rank]->listen()) heard(header, rank);
+    }
+  }
+
+  void heard(const Header& header, uint32_t rank) {
+    CHECK(header.epoch == 3 && header.type != FrameType::push);
+    if (header.type == FrameType::heartbeat) return;
+    const auto part = std::find_if(parts_.begin(), parts_.end(), [&](const Part& each) {
+      return each.tensor == header.tensor && each.index == header.partition;
+    });
+    CHECK(part != parts_.end() && header.offset + uint64_t{header.length} <= part->bytes);
+    CHECK(header.rank == rank || header.type == FrameType::failed);
+    const bool over = header.type == FrameType::failed || (header.flags & kFlagDone) != 0 ||
+                      header.offset + uint64_t{header.length} == part->bytes;
+    if (header.type == FrameType::parked || !over) return;
+    Progress& progress = progress_[{rank, static_cast<size_t>(part - parts_.begin())}];
+    if (header.round >= progress.round) progress = {header.round + 1, 0};
+  }
+
+  Script& script_;
+  const uint32_t workers_;
+  ServerLane lane_;
+  std::vector<Part> parts_;
+  std::vector<std::shared_ptr<Wire>> wires_;  // by rank
+  std::map<std::pair<uint32_t, size_t>, Progress> progress_;
+};
+
+}  // namespace
+}  // namespace byteps
+
+extern "C" {
+int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  byteps::Script script(data, size);
+  byteps::ServerRun(script).play();
+  return 0;
+}
+}

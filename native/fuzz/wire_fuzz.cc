@@ -1,0 +1,114 @@
+// Fuzz target: headers, and frames from an outbox to a reader. However the link and the destinations cut
+// them, they arrive as they were sent.
+#include <deque>
+
+#include "frames.h"
+#include "script.h"
+
+namespace byteps {
+namespace {
+
+class WireRun final : public FrameSink {
+ public:
+  explicit WireRun(Script& script) : script_(script), payload_(2 * kMaxPayloadBytes) {
+    for (size_t i = 0; i < 4096; ++i) payload_[i] = static_cast<std::byte>(i * 7 + i / 256);
+  }
+
+  void play() {
+    const bool through_outbox = !script_.is_broken();
+    auto status = FrameReader::Status::drained;
+    while (script_.more() && status <= FrameReader::Status::more) {
+      Header header{static_cast<FrameType>(1 + script_.below(5)), 3, 1, 0, 1, 0, 0, 24};
+      Script::mend(header);
+      for (uint32_t i = script_.below(4); i > 0; --i) script_.disturb(header);
+      if (through_outbox) {
+        push(header);
+      } else {
+        wire_->feed(script_, header);
+      }
+      wire_->allow(script_);
+      if (!script_.one_in(3)) status = transmit();
+    }
+    wire_->hung_up = script_.one_in(2);
+    wire_->may_send = wire_->may_receive = SIZE_MAX;
+    while (status <= FrameReader::Status::more && !(outbox_.empty() && status == FrameReader::Status::drained)) {
+      status = transmit();
+    }
+    if (through_outbox && !refused_ && !wire_->hung_up) CHECK(sent_.empty() && status == FrameReader::Status::drained);
+    outbox_.clear();
+    CHECK(outbox_.empty() && outbox_.queued_bytes() == 0);
+  }
+
+ private:
+  struct Sent {
+    Header header;
+    size_t start;
+  };
+
+  void push(const Header& header) {
+    script_.frame(header);
+    const size_t start = script_.byte() * size_t{8};
+    std::vector<iovec> pieces;
+    for (size_t done = 0; done < header.length;) {
+      const bool last = pieces.size() + 1 == Outbox::kMaxPieces;
+      const size_t n = last ? header.length - done : std::min(script_.limit() | 1, header.length - done);
+      pieces.push_back({&payload_[start + done], n});
+      done += n;
+    }
+    outbox_.push(header, pieces);
+    sent_.push_back({header, start});
+  }
+
+  FrameReader::Status transmit() {
+    if (!outbox_.flush(link_)) return FrameReader::Status::closed;
+    wire_->inbound.insert(wire_->inbound.end(), wire_->outbound.begin(), wire_->outbound.end());
+    wire_->outbound.clear();
+    return reader_.read(link_, *this, script_.limit());
+  }
+
+  bool on_header(const Header& header) override {
+    refused_ = script_.one_in(64);
+    memory_ = std::make_unique<std::byte[]>(header.length);  // of the exact size, so that a byte too far shows
+    filled_ = 0;
+    CHECK(script_.is_broken() || encode(header) == encode(sent_.front().header));
+    return !refused_;
+  }
+  std::span<std::byte> destination(const Header& header, size_t done) override {
+    CHECK(done == filled_ && done < header.length);
+    refused_ = script_.one_in(64);
+    if (refused_) return {};
+    return {&memory_[done], std::clamp<size_t>(script_.limit(), 1, header.length - done)};
+  }
+  void on_filled(const Header&, size_t done, size_t length) override {
+    CHECK(done == filled_);
+    filled_ += length;
+  }
+  void on_frame(const Header& header) override {
+    CHECK(filled_ == header.length);
+    if (script_.is_broken()) return;
+    CHECK(std::memcmp(memory_.get(), &payload_[sent_.front().start], header.length) == 0);
+    sent_.pop_front();
+  }
+
+  Script& script_;
+  std::vector<std::byte> payload_;
+  const std::shared_ptr<Wire> wire_ = std::make_shared<Wire>();
+  WireLink link_{wire_};
+  Outbox outbox_;
+  FrameReader reader_;
+  std::deque<Sent> sent_;
+  std::unique_ptr<std::byte[]> memory_;
+  size_t filled_ = 0;
+  bool refused_ = false;
+};
+
+}  // namespace
+}  // namespace byteps
+
+extern "C" {
+int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  byteps::Script script(data, size);
+  byteps::WireRun(script).play();
+  return 0;
+}
+}
