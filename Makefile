@@ -3,13 +3,15 @@
 PYTHON ?= python3
 TORCH ?= torch==2.13.0
 CXX ?= g++
+CLANG ?= clang++
+FUZZ_RUNS ?= 1000000
 VENV ?= .venv
 PY := $(VENV)/bin/python
 PIP := $(PY) -m pip install --quiet
 NATIVE := CMakeLists.txt $(wildcard native/*.cc native/*.h)
 CHECKED := src tests benchmarks examples
 
-.PHONY: help setup demo test lint format bench native-test sanitize clean
+.PHONY: help setup demo test lint format bench native-test sanitize fuzz clean
 .DEFAULT_GOAL := help
 
 help:
@@ -19,7 +21,8 @@ help:
 	@echo 'make lint         ruff and mypy; `make format` mends what ruff can'
 	@echo 'make bench        the figures of docs/benchmarks.md'
 	@echo 'make native-test  the native tests alone'
-	@echo 'make sanitize     the native tests under ASan/UBSan and under TSan'
+	@echo 'make sanitize     the native tests under ASan/UBSan and under TSan, and make fuzz'
+	@echo 'make fuzz         FUZZ_RUNS=$(FUZZ_RUNS) fuzz inputs under ASan/UBSan, and the lines that they reach'
 	@echo 'make clean        remove build trees and caches (not $(VENV))'
 	@echo 'Variables: PYTHON=$(PYTHON)  TORCH=$(TORCH)  CXX=$(CXX)  VENV=$(VENV)'
 
@@ -49,20 +52,37 @@ bench: setup
 native-test: $(VENV)/.developer
 	@$(call ctest,build-native,)
 
-sanitize: $(VENV)/.developer
+sanitize: $(VENV)/.developer .clang
 	@$(call ctest,build-asan,address)
 	@$(call ctest,build-tsan,thread)
+	@$(MAKE) --no-print-directory fuzz
+
+fuzz: $(VENV)/.developer .clang
+	@$(call build,build-fuzz,address,$(CLANG),BYTEPS_FUZZ)
+	@$(call build,build-fuzz-coverage,coverage,$(CLANG),BYTEPS_FUZZ)
+	@$(PY) -m tests.fuzz build-fuzz build-fuzz-coverage --runs $(FUZZ_RUNS)
+
+.PHONY: .clang
+.clang:
+	@command -v $(CLANG) llvm-cov llvm-profdata >/dev/null && \
+	  echo 'int LLVMFuzzerTestOneInput() { return 0; }' | $(CLANG) -xc - -fsanitize=fuzzer,address -o /dev/null 2>/dev/null || \
+	  { echo 'Fuzzing needs $(CLANG) with its sanitizers, llvm-cov and llvm-profdata: apt-get install clang llvm' >&2; exit 1; }
 
 clean:
-	rm -rf build build-native build-asan build-tsan dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf build build-native build-asan build-tsan build-fuzz build-fuzz-coverage dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find src tests benchmarks examples -name __pycache__ -prune -exec rm -rf {} +
+
+# $(call build,BUILD FOLDER,SANITIZER,COMPILER,OPTION): build what the option says there.
+define build
+set -e; unset MAKEFLAGS MAKELEVEL; \
+$(PY) -m cmake -S . -B $(1) -G 'Unix Makefiles' -DCMAKE_CXX_COMPILER=$(3) \
+  -DBYTEPS_PYTHON_MODULE=OFF -D$(4)=ON -DBYTEPS_SANITIZE=$(2) >/dev/null; \
+$(PY) -m cmake --build $(1) --parallel $$(nproc)
+endef
 
 # $(call ctest,BUILD FOLDER,SANITIZER): build the native tests there and run them.
 define ctest
-set -e; unset MAKEFLAGS MAKELEVEL; \
-$(PY) -m cmake -S . -B $(1) -G 'Unix Makefiles' -DCMAKE_CXX_COMPILER=$(CXX) \
-  -DBYTEPS_PYTHON_MODULE=OFF -DBYTEPS_NATIVE_TESTS=ON -DBYTEPS_SANITIZE=$(2) >/dev/null; \
-$(PY) -m cmake --build $(1) --parallel $$(nproc); \
+$(call build,$(1),$(2),$(CXX),BYTEPS_NATIVE_TESTS); \
 $(PY) -m cmake --build $(1) --target test -- ARGS='--output-on-failure --no-tests=error'
 endef
 

@@ -51,7 +51,8 @@ class Starter:
         """Torch's all_reduce over gloo, or with ``ddp`` training under DistributedDataParallel."""
         meeting = f"tcp://{self.hosts.address(self.workers[0])}:{self.hosts.free_port(self.workers[0])}"
         command = [sys.executable, "-m", "benchmarks.peers.torch_worker", kind]
-        return Job(kind, self._ranks(command, {"GLOO_SOCKET_IFNAME": self.hosts.interface}, [meeting]))
+        env = {"GLOO_SOCKET_IFNAME": self.hosts.interface, "TORCH_CPP_LOG_LEVEL": "ERROR"}
+        return Job(kind, self._ranks(command, env, [meeting]))
 
     def horovod(self) -> Job:
         """Horovod's allreduce over gloo."""

@@ -85,13 +85,14 @@ def main() -> None:
         "--rate", help="on emulated hosts with such links, like 1gbit; bounds are for loopback"
     )
     arguments = parser.parse_args()
+    sizes = sorted(arguments.sizes)
     starter = Starter(Cluster(4, arguments.rate) if arguments.rate else Loopback())
     with starter.hosts as hosts:
         jobs = list(start_all(starter))
-        results: Results = {(job.name, nbytes): Turns() for nbytes in arguments.sizes for job in jobs}
+        results: Results = {(job.name, nbytes): Turns() for nbytes in sizes for job in jobs}
         shares = []
         for _ in range(arguments.rounds):
-            for nbytes in arguments.sizes:
+            for nbytes in sizes:
                 for job in jobs:
                     results[job.name, nbytes].take(job, nbytes)
             limit = iperf.throughput(hosts, starter.workers, starter.servers, IPERF_S)
@@ -102,9 +103,9 @@ def main() -> None:
     names = [job.name for job in jobs]
     table = Table(
         ("bytes", "system", "time ms", "GB/s", "share of raw", "server CPU s/GB"),
-        [line(results, name, nbytes, workers) for nbytes in arguments.sizes for name in names],
+        [line(results, name, nbytes, workers) for nbytes in sizes for name in names],
     )
-    rows = verdicts(results, arguments.sizes[-1], workers, statistics.median(shares))
+    rows = verdicts(results, sizes[-1], workers, statistics.median(shares))
     if arguments.rate:
         rows = [replace(row, bound=None) for row in rows]
     place = f"emulated links of {arguments.rate}" if arguments.rate else "loopback"

@@ -35,16 +35,18 @@ inline Tally& tally() {
 }
 
 // An input, read as decisions. After its end every decision is 0. It has passed the header check if it has
-// frames and none was refused; only one input in eight may break the header of a frame.
+// frames and none was refused; only one input in eight may break the header of a frame. One in 32 has payloads of cells and chunks:
+// they take the time.
 class Script {
  public:
-  Script(const uint8_t* data, size_t size) : at_(data), end_(data + size), broken_(byte() % 8 == 7) {
+  Script(const uint8_t* data, size_t size) : at_(data), end_(data + size), broken_(byte() % 8 == 7), large_(one_in(32)) {
     ++tally().inputs;
   }
   ~Script() { tally().passed_inputs += frames_ > 0 && passed_ == frames_; }
 
-  bool more() const { return at_ != end_; }
+  bool more() const { return at_ != end_ && payload_bytes_ < kMostPayloadBytes; }
   bool is_broken() const { return broken_; }
+  bool is_large() const { return large_; }
   uint8_t byte() { return at_ == end_ ? uint8_t{0} : *at_++; }
   uint32_t below(uint32_t n) { return byte() % n; }
   bool one_in(uint32_t n) { return byte() % n == 1; }
@@ -60,6 +62,7 @@ class Script {
   HeaderBytes frame(const Header& header) {
     HeaderBytes bytes = encode(header);
     if (broken_ && one_in(4)) bytes[below(kHeaderBytes)] ^= std::byte{byte()};
+    payload_bytes_ += header.length;
     ++frames_;
     ++tally().frames;
     if (const auto decoded = decode(bytes.data())) {
@@ -73,7 +76,8 @@ class Script {
   // Changes one field. The result is still well-formed, unless this input may break headers.
   void disturb(Header& h) {
     const auto value = static_cast<int8_t>(byte());
-    constexpr uint32_t kLengths[]{4, 8, 24, kCellBytes - 4, kCellBytes, 2 * kCellBytes, kMaxPayloadBytes, 1};
+    constexpr uint32_t kLengths[]{4, 8, 24, 1, 100, 4096, 5000, 20'000,
+                                  8, 4, kCellBytes - 4, kCellBytes, 2 * kCellBytes, kMaxPayloadBytes, 1, 24};
     const uint32_t field = below(11);
     if (field == 0) h.type = static_cast<FrameType>(1 + static_cast<uint8_t>(value) % 5);
     if (field == 1) h.epoch += static_cast<uint32_t>(value);
@@ -82,7 +86,7 @@ class Script {
     if (field == 4) h.round += static_cast<uint32_t>(value % 3);
     if (field == 5) h.rank += static_cast<uint32_t>(value);
     if (field == 6) h.offset = static_cast<uint32_t>(value % 8) * kCellBytes;
-    if (field == 7) h.length = kLengths[static_cast<uint8_t>(value) % 8];
+    if (field == 7) h.length = kLengths[static_cast<uint8_t>(value) % 8 + (large_ ? 8 : 0)];
     if (field == 8) h.priority = value * (INT32_MAX / 128);
     if (field == 9) h.flags ^= static_cast<uint16_t>(1 << (static_cast<uint8_t>(value) % 3));
     if (field == 10) h.code = static_cast<uint16_t>(value);
@@ -96,13 +100,17 @@ class Script {
     const bool carries = (push && (h.flags & kFlagEmpty) == 0) || (result && (h.flags & kFlagDone) == 0);
     if (carries && h.length == 0) h.length = 8;
     if (!carries) h.length = h.offset = 0;
+    h.offset -= h.offset % kCellBytes;
   }
 
  private:
+  static constexpr uint64_t kMostPayloadBytes = 1 << 19;  // of one input: enough for all that can happen
+
   const uint8_t* at_;
   const uint8_t* const end_;
   const bool broken_;
-  uint64_t frames_ = 0, passed_ = 0;
+  const bool large_;
+  uint64_t frames_ = 0, passed_ = 0, payload_bytes_ = 0;
 };
 
 inline Lane::Options lane_options(Script& script) {
@@ -114,9 +122,17 @@ inline Lane::Options lane_options(Script& script) {
 struct Wire {
   void feed(Script& script, const Header& header) {
     const HeaderBytes bytes = script.frame(header);
+    correct = correct && !script.is_broken();
+    forget_taken();
     inbound.insert(inbound.end(), bytes.begin(), bytes.end());
     const size_t payload = std::min<size_t>(header.length, kMaxPayloadBytes);
     inbound.insert(inbound.end(), payload, std::byte{script.byte()});
+  }
+
+  void forget_taken() {
+    if (taken < inbound.size()) return;
+    inbound.clear();
+    taken = 0;
   }
 
   // Everything heard since the last time; what the lane sends has to be well-formed.
@@ -128,6 +144,10 @@ struct Wire {
       if (outbound.size() - heard < kHeaderBytes + header->length) break;
       heard += kHeaderBytes + header->length;
       frames.push_back(*header);
+    }
+    if (heard == outbound.size()) {
+      outbound.clear();
+      heard = 0;
     }
     return frames;
   }
@@ -204,5 +224,5 @@ inline std::shared_ptr<Wire> connect(const std::function<void(std::unique_ptr<Li
 
 // Every report comes soon enough with a small quarantine, and fresh pages for each input would cost much.
 extern "C" {
-inline __attribute__((used)) const char* __asan_default_options() { return "quarantine_size_mb=16"; }
+inline __attribute__((used)) const char* __asan_default_options() { return "quarantine_size_mb=16:malloc_context_size=4:allocator_release_to_os_interval_ms=-1"; }
 }

@@ -14,8 +14,8 @@ class ServerRun {
         workers_(1 + script.below(3)),
         lane_(workers_, script.one_in(3), lane_options(script)) {
     install(1, {24});
-    install(2, {script_.one_in(2) ? kCellBytes + 24 : 16, 8});
-    if (script_.one_in(8)) install(3, {kMaxPayloadBytes + 2 * kCellBytes + 8});
+    install(2, {script_.is_large() ? kCellBytes + 24 : 16, 8});
+    if (script_.is_large() && script_.one_in(2)) install(3, {script_.one_in(8) ? 5 * kCellBytes + 8 : 2 * kCellBytes + 8});
     for (uint32_t rank = 0; rank < workers_; ++rank) {
       wires_.push_back(
           connect([&](std::unique_ptr<Link> link) { lane_.connect(rank, std::move(link)); }));
@@ -44,7 +44,7 @@ class ServerRun {
   };
   struct Progress {
     uint32_t round = 1;
-    uint32_t offset = 0;
+    uint64_t offset = 0;
   };
 
   void install(uint32_t tensor, const std::vector<uint64_t>& sizes) {
@@ -62,19 +62,18 @@ class ServerRun {
     const Part& part = parts_[which];
     Progress& progress = progress_[{rank, which}];
     const uint8_t how = script_.byte();
-    Header header{FrameType::push, 3, part.tensor, part.index, progress.round, rank, progress.offset};
-    const auto most = std::min<uint64_t>(part.bytes - progress.offset, kMaxPayloadBytes);
-    header.length = static_cast<uint32_t>(how % 4 == 1 ? std::min<uint64_t>(most, kCellBytes) : most);
+    const bool again = progress.offset == part.bytes;  // everything was sent: allowed, and discarded
+    Header header{FrameType::push, 3, part.tensor, part.index, progress.round, rank};
+    if (!again) header.offset = static_cast<uint32_t>(progress.offset);
+    header.length = static_cast<uint32_t>(
+        std::min<uint64_t>(part.bytes - header.offset, how % 4 == 1 ? kCellBytes : kMaxPayloadBytes));
     if (how % 8 == 2) header.flags = kFlagNoResult;
     if (how % 8 == 3 && progress.offset == 0) header.flags = kFlagEmpty;
     Script::mend(header);
-    const bool sound = how % 16 != 4 && most > 0;
-    if (!sound) script_.disturb(header);
-    // A frame cut off by the end of its link, or one whose header may be broken, is not for a correct peer.
-    wire.correct = wire.correct && sound && !script_.is_broken();
+    if (!again) progress.offset = header.length > 0 ? header.offset + header.length : part.bytes;
+    if (how % 16 == 4) script_.disturb(header);
+    wire.correct = wire.correct && how % 16 != 4;
     wire.feed(script_, header);
-    progress.offset += sound ? header.length : 0;
-    if ((header.flags & kFlagEmpty) != 0) progress.offset = static_cast<uint32_t>(part.bytes);
   }
 
   void happen() {

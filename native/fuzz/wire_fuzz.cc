@@ -8,11 +8,19 @@
 namespace byteps {
 namespace {
 
+// Payloads are cut from here: numbers that tell where a byte comes from.
+const std::byte* pattern(size_t start) {
+  static const auto bytes = [] {
+    std::vector<std::byte> made(kMaxPayloadBytes + 256 * 8);
+    for (size_t i = 0; i < made.size(); ++i) made[i] = static_cast<std::byte>(i * 7 + i / 256);
+    return made;
+  }();
+  return &bytes[start];
+}
+
 class WireRun final : public FrameSink {
  public:
-  explicit WireRun(Script& script) : script_(script), payload_(2 * kMaxPayloadBytes) {
-    for (size_t i = 0; i < 4096; ++i) payload_[i] = static_cast<std::byte>(i * 7 + i / 256);
-  }
+  explicit WireRun(Script& script) : script_(script) {}
 
   void play() {
     const bool through_outbox = !script_.is_broken();
@@ -31,8 +39,9 @@ class WireRun final : public FrameSink {
     }
     wire_->hung_up = script_.one_in(2);
     wire_->may_send = wire_->may_receive = SIZE_MAX;
-    while (status <= FrameReader::Status::more && !(outbox_.empty() && status == FrameReader::Status::drained)) {
+    while (status <= FrameReader::Status::more) {
       status = transmit();
+      if (outbox_.empty() && status == FrameReader::Status::drained) break;
     }
     if (through_outbox && !refused_ && !wire_->hung_up) CHECK(sent_.empty() && status == FrameReader::Status::drained);
     outbox_.clear();
@@ -52,7 +61,7 @@ class WireRun final : public FrameSink {
     for (size_t done = 0; done < header.length;) {
       const bool last = pieces.size() + 1 == Outbox::kMaxPieces;
       const size_t n = last ? header.length - done : std::min(script_.limit() | 1, header.length - done);
-      pieces.push_back({&payload_[start + done], n});
+      pieces.push_back({const_cast<std::byte*>(pattern(start + done)), n});
       done += n;
     }
     outbox_.push(header, pieces);
@@ -61,6 +70,7 @@ class WireRun final : public FrameSink {
 
   FrameReader::Status transmit() {
     if (!outbox_.flush(link_)) return FrameReader::Status::closed;
+    wire_->forget_taken();
     wire_->inbound.insert(wire_->inbound.end(), wire_->outbound.begin(), wire_->outbound.end());
     wire_->outbound.clear();
     return reader_.read(link_, *this, script_.limit());
@@ -86,12 +96,11 @@ class WireRun final : public FrameSink {
   void on_frame(const Header& header) override {
     CHECK(filled_ == header.length);
     if (script_.is_broken()) return;
-    CHECK(std::memcmp(memory_.get(), &payload_[sent_.front().start], header.length) == 0);
+    CHECK(std::memcmp(memory_.get(), pattern(sent_.front().start), header.length) == 0);
     sent_.pop_front();
   }
 
   Script& script_;
-  std::vector<std::byte> payload_;
   const std::shared_ptr<Wire> wire_ = std::make_shared<Wire>();
   WireLink link_{wire_};
   Outbox outbox_;

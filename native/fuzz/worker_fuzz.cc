@@ -14,8 +14,8 @@ class WorkerRun {
   explicit WorkerRun(Script& script)
       : script_(script), worker_({kRank, 0, {}}), lane_(worker_, lane_options(script)) {
     declare({{0, 0, 0, 0, 24}});
-    declare({{0, 1, 0, 0, script_.one_in(2) ? kCellBytes + 24 : 16}, {1, 0, 0, 0, 8}});
-    declare({{0, 2, 0, 0, 24}, {1, 1, 0, 0, script_.one_in(8) ? kMaxPayloadBytes + kCellBytes : 32}});
+    declare({{0, 1, 0, 0, script_.is_large() ? kCellBytes + 24 : 16}, {1, 0, 0, 0, 8}});
+    declare({{0, 2, 0, 0, 24}, {1, 1, 0, 0, script_.is_large() && script_.one_in(8) ? 5 * kCellBytes + 8 : 32}});
     wires_.resize(kServers);
     for (uint32_t server = 0; server + script_.one_in(8) < kServers; ++server) join(server);
   }
@@ -100,7 +100,7 @@ class WorkerRun {
     if (how % 32 == 3) header.type = FrameType::failed;
     Script::mend(header);
     if (!sound) script_.disturb(header);
-    wire->correct = wire->correct && sound && !script_.is_broken();
+    wire->correct = wire->correct && sound;
     wire->feed(script_, header);
     if (sound) done += header.length;
   }

@@ -2,17 +2,19 @@
 
 Workers ``push_pull`` gradients through CPU servers that sum them. The layers, lowest first:
 
-``errors`` ``dtypes`` ``config``        plain data; ``config`` is the only reader of the environment
+``errors`` ``dtypes`` ``config`` ``logs``    plain data; ``config`` alone reads the environment
 ``_native``                             the compiled data plane
-``wire`` ``security`` ``network``       messages, handshake, addresses
+``wire`` ``network`` ``security``         messages, addresses, handshake
 ``placement``                           which server sums what
+``diagnostics``                         what is in flight, in words
 ``children``                            starts roles as child processes
-``coordinator`` ``control``             the control plane, and a member's end of it
+``coordinator``                         the control plane
+``control`` ``dialing``                 a member's end of it
 ``server`` ``worker``                   the other two roles
-``communicator`` ``session``            what adapters talk to
+``communicator`` ``session`` ``joining``  what adapters talk to
 ``testing``                             whole jobs as threads of one process
 ``adapters`` ``torch``                  framework adapters: import ``byteps.torch``
-``launch`` ``cli``                      starting jobs
+``launch`` ``doctor`` ``bench`` ``cli``     starting, checking and measuring jobs
 
 Importing ``byteps`` imports none of them; each adapter imports its own framework.
 """

@@ -118,6 +118,11 @@ class Process:
         assert match is not None, f"{pattern!r} did not come: {self._texts}"
         return match[match.lastindex or 0]
 
+    def numbers(self, word: str) -> list[int]:
+        """What it has printed behind the word so far."""
+        with self._changed:
+            return [int(number) for number in re.findall(rf"^{word} (\d+)$", self._texts[0], re.MULTILINE)]
+
     def ended(self, until_s: float) -> Ended | None:
         """How it ended, if it did until then by ``time.monotonic()``."""
         with self._changed:

@@ -10,6 +10,7 @@ import ctypes
 import os
 import signal
 import sys
+import time
 from collections.abc import Callable
 from types import FrameType
 
@@ -35,9 +36,19 @@ def pause() -> None:
         signal.pause()
 
 
-def exchange(session: Session, name: str, length: int = MEGABYTE, word: str = "") -> float:
-    """Sum a tensor over all ranks; one of its elements. The word is said while the round is in flight."""
-    data = np.full(length, session.rank + 1, np.float32)
+def exchange(
+    session: Session, name: str, length: int = MEGABYTE, value: float | None = None, word: str = ""
+) -> float:
+    """Sum a tensor over all ranks.
+
+    Args:
+        value: of each element; rank + 1 by default.
+        word: said while the round is in flight.
+
+    Returns:
+        One element of the sum.
+    """
+    data = np.full(length, session.rank + 1 if value is None else value, np.float32)
     memory = Buffer(data.ctypes.data, data.nbytes, data)
     handle = session.submit(TensorSpec(name, FLOAT32, (length,), SUM), memory, memory)
     if word:
@@ -61,7 +72,7 @@ def busy(session: Session) -> None:
     """Keep the links full until something ends it."""
     number = 0
     while True:
-        exchange(session, "layer4.weight", 4 * MEGABYTE, "ready" if number == 3 else "")
+        exchange(session, "layer4.weight", 4 * MEGABYTE, word="ready" if number == 3 else "")
         number += 1
 
 
@@ -83,6 +94,20 @@ def shut_down(session: Session) -> None:
     say("shut down")
 
 
+def steady(session: Session) -> None:
+    """Round after round until one rank is told to stop; says how many per half second."""
+    told = False
+    since_s, rounds = time.monotonic(), 0
+    while not told:
+        told = exchange(session, "stop", 1, float(bool(signal.sigpending() & {signal.SIGUSR2}))) > 0
+        if exchange(session, "layer4.weight") != sum(range(1, session.size + 1)):
+            raise RuntimeError("a wrong sum")
+        rounds += 1
+        if time.monotonic() - since_s > 0.5:
+            say(f"rate {rounds}")
+            since_s, rounds = time.monotonic(), 0
+
+
 def hold(session: Session) -> None:
     """Sit in a C call, with the GIL, for three times ``peer_timeout_s``. Then come to the others."""
     say("holds")
@@ -91,14 +116,16 @@ def hold(session: Session) -> None:
 
 
 PROGRAMS: dict[str, Callable[[Session], None]] = {
-    program.__name__: program for program in (wait, barrier, busy, rest, leave, shut_down, hold)
+    program.__name__: program for program in (wait, barrier, busy, rest, leave, shut_down, steady, hold)
 }
 
 
 def linger() -> None:
     """Registered before ``init()``, so called after byteps has left the job."""
+    signals = [signal.SIGUSR2, signal.SIGTERM, signal.SIGHUP]
+    signal.pthread_sigmask(signal.SIG_BLOCK, signals)
     say("left")
-    signal.sigwait([signal.SIGUSR2])
+    signal.sigwait(signals)
 
 
 def exit_in_order(number: int, frame: FrameType | None) -> None:

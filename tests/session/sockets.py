@@ -36,27 +36,38 @@ class Role(threading.Thread):
 
 
 @contextlib.contextmanager
-def socket_job(size: int, servers: int = 1, **settings: object) -> Iterator[list[Session]]:
-    """Sessions by rank; at the end all roles must end in order."""
+def socket_roles(size: int, servers: int = 1, **settings: object) -> Iterator[dict[str, object]]:
+    """A coordinator and servers; yields the settings of a worker. At the end all roles must end in order."""
     address: concurrent.futures.Future[str] = concurrent.futures.Future()
-
-    def config(role: str, **more: object) -> Config:
-        common = {"auth_token": "secret", "size": size, "num_servers": servers, "join_timeout_s": TIMEOUT_S}
-        return Config(role=role, **{**common, **settings, **more})  # type: ignore[arg-type]
+    shared: dict[str, object] = {"auth_token": "secret", "size": size, "num_servers": servers}
+    shared = {**shared, "join_timeout_s": TIMEOUT_S, **settings}
 
     def ready(host: str, port: int) -> None:
         address.set_result(f"{host}:{port}")
 
-    roles = [Role(lambda: asyncio.run(serve(config("coordinator"), ready=ready)))]
-    where = address.result(TIMEOUT_S)
-    roles += [Role(lambda: run_server(config("server", coordinator=where))) for _ in range(servers)]
-    with concurrent.futures.ThreadPoolExecutor(size) as pool:
-        sessions = list(
-            pool.map(lambda rank: connect(config("worker", coordinator=where, rank=rank)), range(size))
-        )
-    try:
-        yield sessions
-    finally:
-        for session in sessions:
-            session.shutdown()
+    coordinator = make_config(role="coordinator", **shared)
+    roles = [Role(lambda: asyncio.run(serve(coordinator, ready=ready)))]
+    shared["coordinator"] = address.result(TIMEOUT_S)
+    server = make_config(role="server", **shared)
+    roles += [Role(lambda: run_server(server)) for _ in range(servers)]
+    yield shared
     assert [role.exit_code() for role in roles] == [0] * len(roles)
+
+
+def make_config(**settings: object) -> Config:
+    """Settings from values that are not known one by one."""
+    return Config(**settings)  # type: ignore[arg-type]
+
+
+@contextlib.contextmanager
+def socket_job(size: int, servers: int = 1, **settings: object) -> Iterator[list[Session]]:
+    """Sessions by rank; at the end all roles must end in order."""
+    with socket_roles(size, servers, **settings) as shared:
+        configs = [make_config(rank=rank, **shared) for rank in range(size)]
+        with concurrent.futures.ThreadPoolExecutor(size) as pool:
+            sessions = list(pool.map(connect, configs))
+        try:
+            yield sessions
+        finally:
+            for session in sessions:
+                session.shutdown()
