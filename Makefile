@@ -64,9 +64,10 @@ fuzz: $(VENV)/.developer .clang
 
 .PHONY: .clang
 .clang:
-	@command -v $(CLANG) llvm-cov llvm-profdata >/dev/null && \
-	  echo 'int LLVMFuzzerTestOneInput() { return 0; }' | $(CLANG) -xc - -fsanitize=fuzzer,address -o /dev/null 2>/dev/null || \
-	  { echo 'Fuzzing needs $(CLANG) with its sanitizers, llvm-cov and llvm-profdata: apt-get install clang llvm' >&2; exit 1; }
+	@command -v $(CLANG) >/dev/null && command -v llvm-cov >/dev/null && command -v llvm-profdata >/dev/null && \
+	  echo 'extern "C" int LLVMFuzzerTestOneInput() { return 0; }' | \
+	  $(CLANG) -x c++ - -fsanitize=fuzzer,address -o /dev/null 2>/dev/null || \
+	  { echo 'Fuzzing needs $(CLANG) with its sanitizers, and llvm-cov: apt-get install clang llvm' >&2; exit 1; }
 
 clean:
 	rm -rf build build-native build-asan build-tsan build-fuzz build-fuzz-coverage dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

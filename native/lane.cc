@@ -256,7 +256,7 @@ void Lane::read_from(Peer& peer) {
   const uint64_t before = peer.reader_.bytes_read();
   const auto status = peer.reader_.read(*peer.link_, peer, kReadBytes);
   counters_.bytes_received.fetch_add(peer.reader_.bytes_read() - before, std::memory_order_relaxed);
-  peer.last_heard_ = Clock::now();
+  if (peer.reader_.bytes_read() > before) peer.last_heard_ = Clock::now();
   if (status == FrameReader::Status::closed || status == FrameReader::Status::malformed) lose(peer);
 }
 
@@ -272,6 +272,18 @@ void Lane::beat(Clock::time_point now) {
   if (beacon_ && beacon_->open_ && beacon_->outbox_.empty()) send(*beacon_, heartbeat);
   next_beat_ = now + interval;
   flush_all();
+  if (options_.peer_timeout_s > 0) lose_silent_peers();
+}
+
+void Lane::lose_silent_peers() {
+  const auto is_silent = [&](const Peer& peer) {
+    return peer.open_ && Clock::now() - peer.last_heard_ > duration(options_.peer_timeout_s);
+  };
+  for (auto& peer : peers_) {
+    if (!peer || !is_silent(*peer)) continue;
+    read_from(*peer);  // this process may have been stopped meanwhile, and what came not been looked at
+    if (is_silent(*peer)) lose(*peer);
+  }
 }
 
 }  // namespace byteps

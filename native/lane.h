@@ -38,6 +38,7 @@ class Lane {
     uint64_t credit_bytes = UINT64_MAX;
     double heartbeat_s = 1.0;
     uint32_t epoch = 0;
+    double peer_timeout_s = 0;  // a peer that is silent for so long is lost; 0: never
   };
 
   explicit Lane(const Options& options)
@@ -123,6 +124,7 @@ class Lane {
   void read_from(Peer& peer);
   void lose(Peer& peer);
   void beat(Clock::time_point now);
+  void lose_silent_peers();
   int timeout_ms(Clock::time_point now) const;
   bool drained() const;
 

@@ -42,9 +42,18 @@ void Transfer::resolve(Status status, uint32_t peer) {
   syscall(SYS_futex, reinterpret_cast<uint32_t*>(&state_), FUTEX_WAKE_PRIVATE, INT_MAX, nullptr, nullptr, 0);
 }
 
+namespace {
+
+// A lane's part of the worker's credit; 0, automatic, stays 0.
+uint64_t share(uint64_t credit_bytes, size_t lanes) {
+  return credit_bytes == 0 ? 0 : std::max<uint64_t>(1, credit_bytes / lanes);
+}
+
+}  // namespace
+
 Worker::Worker(const Options& options) : options_(options) {
   Lane::Options lane = options.lane;
-  lane.credit_bytes = std::max<uint64_t>(1, lane.credit_bytes / std::max(1u, options.lanes));
+  lane.credit_bytes = share(lane.credit_bytes, std::max(1u, options.lanes));
   for (uint32_t i = 0; i < options.lanes; ++i) lanes_.push_back(std::make_unique<WorkerLane>(*this, lane));
 }
 
@@ -128,8 +137,8 @@ void Worker::fail(Status status, uint32_t peer) {
 }
 
 void Worker::set_credit(uint64_t bytes) {
-  const uint64_t share = std::max<uint64_t>(1, bytes / lanes_.size());
-  for (auto& lane : lanes_) lane->post([to = lane.get(), share] { to->set_credit(share); });
+  const uint64_t each = share(bytes, lanes_.size());
+  for (auto& lane : lanes_) lane->post([to = lane.get(), each] { to->set_credit(each); });
 }
 
 void Worker::close() {

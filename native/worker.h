@@ -67,7 +67,7 @@ class Worker {
   struct Options {
     uint32_t rank = 0;
     uint32_t lanes = 1;
-    Lane::Options lane;  // its credit is the worker's; lanes share it evenly
+    Lane::Options lane;  // its credit is the worker's, which lanes share evenly; 0: each finds its own
   };
 
   explicit Worker(const Options& options);

@@ -73,6 +73,11 @@ void WorkerLane::begin(const std::shared_ptr<Transfer>& transfer, const std::vec
 
 void WorkerLane::write_grant(const Grant& grant) {
   Active& active = active_.at(grant.id);
+  if (grant.offset == 0) {
+    active.begun = Clock::now();
+    active.holds_credit = true;
+    credit_.begin(active.part.bytes, scheduler_.in_flight_bytes() <= active.part.bytes, active.begun);
+  }
   const Transfer& transfer = *active.transfer;
   Header header;
   header.type = FrameType::push;
@@ -108,13 +113,30 @@ void WorkerLane::on_answer(const Header& header, Active& active) {
   const uint64_t id = key(header.tensor, header.partition);
   if (header.type == FrameType::parked) {
     scheduler_.park(id);
+    return_credit(active);
   } else if (header.type == FrameType::failed) {
     settle(id, static_cast<Status>(header.code), header.rank);
   } else if (header.type == FrameType::result) {
     active.received += header.length;
     const bool complete = (header.flags & kFlagDone) != 0 || active.received >= active.part.bytes;
-    if (complete) settle(id, Status::ok, 0);
+    if (!complete) return;
+    return_credit(active);
+    settle(id, Status::ok, 0);
   }
+}
+
+void WorkerLane::set_credit(uint64_t bytes) {
+  automatic_credit_ = bytes == 0;
+  scheduler_.set_credit(automatic_credit_ ? credit_.bytes() : bytes);
+}
+
+// The time for which it was held, and the rate at which credit comes back, tell how much is needed.
+void WorkerLane::return_credit(Active& active) {
+  if (!active.holds_credit) return;
+  active.holds_credit = false;
+  const auto now = Clock::now();
+  credit_.give_back(active.part.bytes, now - active.begun, now);
+  if (automatic_credit_) scheduler_.set_credit(credit_.bytes());
 }
 
 // Takes the partition out of the schedule and resolves it as soon as nothing uses the caller's memory.

@@ -1,7 +1,8 @@
-"""Runs the fuzz targets of ``native/fuzz`` on seeds made here; prints what they did and the lines they reached.
+"""Runs the targets of ``native/fuzz`` on seeds made here; prints what they did and the lines they reached.
 
-``python -m tests.fuzz BUILD COVERAGE_BUILD --runs N``, as ``make fuzz`` does. Both folders hold the targets, the
-first built with sanitizers. It ends with 1 after a finding, and when the inputs are not what they should be.
+``python -m tests.fuzz BUILD COVERAGE_BUILD --runs N``, as ``make fuzz`` does. Both folders hold the targets,
+the first built with sanitizers. It ends with 1 after a finding, when too few inputs get past the header
+check, and when too few lines are reached.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ class Job:
         return self.build / "corpus" / f"{self.target}-{self.seed}"
 
     def sow(self) -> None:
-        """Start a new corpus. Any bytes make an input of mostly right frames, so random ones are good seeds."""
+        """Start a new corpus: any bytes make an input of mostly right frames, so random ones are seeds."""
         shutil.rmtree(self.corpus, ignore_errors=True)
         self.corpus.mkdir(parents=True)
         source = random.Random(f"{self.target} {self.seed}")

@@ -35,11 +35,12 @@ inline Tally& tally() {
 }
 
 // An input, read as decisions. After its end every decision is 0. It has passed the header check if it has
-// frames and none was refused; only one input in eight may break the header of a frame. One in 32 has payloads of cells and chunks:
-// they take the time.
+// frames and none was refused; only one input in eight may break the header of a frame. One in 32 has
+// payloads of cells and chunks: they take the time.
 class Script {
  public:
-  Script(const uint8_t* data, size_t size) : at_(data), end_(data + size), broken_(byte() % 8 == 7), large_(one_in(32)) {
+  Script(const uint8_t* data, size_t size)
+      : at_(data), end_(data + size), broken_(byte() % 8 == 7), large_(one_in(32)) {
     ++tally().inputs;
   }
   ~Script() { tally().passed_inputs += frames_ > 0 && passed_ == frames_; }
@@ -76,8 +77,22 @@ class Script {
   // Changes one field. The result is still well-formed, unless this input may break headers.
   void disturb(Header& h) {
     const auto value = static_cast<int8_t>(byte());
-    constexpr uint32_t kLengths[]{4, 8, 24, 1, 100, 4096, 5000, 20'000,
-                                  8, 4, kCellBytes - 4, kCellBytes, 2 * kCellBytes, kMaxPayloadBytes, 1, 24};
+    constexpr uint32_t kLengths[]{4,
+                                  8,
+                                  24,
+                                  1,
+                                  100,
+                                  4096,
+                                  5000,
+                                  20'000,
+                                  8,
+                                  4,
+                                  kCellBytes - 4,
+                                  kCellBytes,
+                                  2 * kCellBytes,
+                                  kMaxPayloadBytes,
+                                  1,
+                                  24};
     const uint32_t field = below(11);
     if (field == 0) h.type = static_cast<FrameType>(1 + static_cast<uint8_t>(value) % 5);
     if (field == 1) h.epoch += static_cast<uint32_t>(value);
@@ -220,9 +235,25 @@ inline std::shared_ptr<Wire> connect(const std::function<void(std::unique_ptr<Li
   return wire;
 }
 
+// One input: one act for each decision, and mostly a turn of what is fuzzed after it.
+template <typename Run>
+int play(const uint8_t* data, size_t size) {
+  Script script(data, size);
+  Run run(script);
+  while (script.more()) {
+    const uint8_t what = script.byte();
+    run.act(what);
+    if (what < 160) run.turn();
+  }
+  run.end();
+  return 0;
+}
+
 }  // namespace byteps
 
 // Every report comes soon enough with a small quarantine, and fresh pages for each input would cost much.
 extern "C" {
-inline __attribute__((used)) const char* __asan_default_options() { return "quarantine_size_mb=16:malloc_context_size=4:allocator_release_to_os_interval_ms=-1"; }
+inline __attribute__((used)) const char* __asan_default_options() {
+  return "quarantine_size_mb=16:malloc_context_size=4:allocator_release_to_os_interval_ms=-1";
+}
 }

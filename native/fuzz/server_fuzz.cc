@@ -15,23 +15,26 @@ class ServerRun {
         lane_(workers_, script.one_in(3), lane_options(script)) {
     install(1, {24});
     install(2, {script_.is_large() ? kCellBytes + 24 : 16, 8});
-    if (script_.is_large() && script_.one_in(2)) install(3, {script_.one_in(8) ? 5 * kCellBytes + 8 : 2 * kCellBytes + 8});
+    if (script_.is_large() && script_.one_in(2))
+      install(3, {script_.one_in(8) ? 5 * kCellBytes + 8 : 2 * kCellBytes + 8});
     for (uint32_t rank = 0; rank < workers_; ++rank) {
-      wires_.push_back(
-          connect([&](std::unique_ptr<Link> link) { lane_.connect(rank, std::move(link)); }));
+      wires_.push_back(connect([&](std::unique_ptr<Link> link) { lane_.connect(rank, std::move(link)); }));
     }
   }
 
-  void play() {
-    while (script_.more()) {
-      const uint8_t what = script_.byte();
-      if (what % 16 == 15) {
-        happen();
-      } else {
-        push(*wires_[what % workers_], what % workers_);
-      }
-      if (what < 160) turn();
+  void act(uint8_t what) {
+    if (what % 16 == 15) return happen();
+    push(*wires_[what % workers_], what % workers_);
+  }
+
+  void turn() {
+    CHECK(lane_.turn(false));
+    for (uint32_t rank = 0; rank < workers_; ++rank) {
+      for (const Header& header : wires_[rank]->listen()) heard(header, rank);
     }
+  }
+
+  void end() {
     for (auto& wire : wires_) wire->may_receive = wire->may_send = SIZE_MAX;
     for (int i = 0; i < 4; ++i) turn();
     for (const auto& wire : wires_) CHECK(!wire->closed || !wire->correct);
@@ -49,8 +52,9 @@ class ServerRun {
 
   void install(uint32_t tensor, const std::vector<uint64_t>& sizes) {
     constexpr double kScales[]{1, 1, 0.5, -3, 1e300, 0};
-    const Arithmetic arithmetic{static_cast<DType>(script_.below(kDTypes)), static_cast<Op>(script_.below(kOps)),
-                                kScales[script_.below(6)], kScales[script_.below(6)]};
+    const Arithmetic arithmetic{static_cast<DType>(script_.below(kDTypes)),
+                                static_cast<Op>(script_.below(kOps)), kScales[script_.below(6)],
+                                kScales[script_.below(6)]};
     for (uint32_t index = 0; index < sizes.size(); ++index) {
       lane_.install({tensor, arithmetic, {}}, {index, 0, sizes[index]});
       parts_.push_back({tensor, index, sizes[index]});
@@ -97,13 +101,6 @@ class ServerRun {
     CHECK(open.size() <= parts_.size() && missing.size() <= workers_);
   }
 
-  void turn() {
-    CHECK(lane_.turn(false));
-    for (uint32_t rank = 0; rank < workers_; ++rank) {
-      for (const Header& header : wires_[rank]->listen()) heard(header, rank);
-    }
-  }
-
   void heard(const Header& header, uint32_t rank) {
     CHECK(header.epoch == 3 && header.type != FrameType::push);
     if (header.type == FrameType::heartbeat) return;
@@ -132,8 +129,6 @@ class ServerRun {
 
 extern "C" {
 int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  byteps::Script script(data, size);
-  byteps::ServerRun(script).play();
-  return 0;
+  return byteps::play<byteps::ServerRun>(data, size);
 }
 }

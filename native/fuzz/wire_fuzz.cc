@@ -22,28 +22,29 @@ class WireRun final : public FrameSink {
  public:
   explicit WireRun(Script& script) : script_(script) {}
 
-  void play() {
-    const bool through_outbox = !script_.is_broken();
-    auto status = FrameReader::Status::drained;
-    while (script_.more() && status <= FrameReader::Status::more) {
-      Header header{static_cast<FrameType>(1 + script_.below(5)), 3, 1, 0, 1, 0, 0, 24};
-      Script::mend(header);
-      for (uint32_t i = script_.below(4); i > 0; --i) script_.disturb(header);
-      if (through_outbox) {
-        push(header);
-      } else {
-        wire_->feed(script_, header);
-      }
-      wire_->allow(script_);
-      if (!script_.one_in(3)) status = transmit();
-    }
+  void act(uint8_t what) {
+    if (status_ > FrameReader::Status::more) return;
+    Header header{static_cast<FrameType>(1 + what % 5), 3, 1, 0, 1, 0, 0, 24};
+    Script::mend(header);
+    for (uint32_t i = script_.below(4); i > 0; --i) script_.disturb(header);
+    script_.is_broken() ? wire_->feed(script_, header) : push(header);
+    wire_->allow(script_);
+  }
+
+  void turn() {
+    if (status_ <= FrameReader::Status::more) status_ = transmit();
+  }
+
+  void end() {
     wire_->hung_up = script_.one_in(2);
     wire_->may_send = wire_->may_receive = SIZE_MAX;
-    while (status <= FrameReader::Status::more) {
-      status = transmit();
-      if (outbox_.empty() && status == FrameReader::Status::drained) break;
+    do {
+      turn();
+    } while (status_ == FrameReader::Status::more ||
+             (status_ == FrameReader::Status::drained && !outbox_.empty()));
+    if (!script_.is_broken() && !refused_ && !wire_->hung_up) {
+      CHECK(sent_.empty() && status_ == FrameReader::Status::drained);
     }
-    if (through_outbox && !refused_ && !wire_->hung_up) CHECK(sent_.empty() && status == FrameReader::Status::drained);
     outbox_.clear();
     CHECK(outbox_.empty() && outbox_.queued_bytes() == 0);
   }
@@ -78,7 +79,8 @@ class WireRun final : public FrameSink {
 
   bool on_header(const Header& header) override {
     refused_ = script_.one_in(64);
-    memory_ = std::make_unique<std::byte[]>(header.length);  // of the exact size, so that a byte too far shows
+    memory_ =
+        std::make_unique<std::byte[]>(header.length);  // of the exact size, so that a byte too far shows
     filled_ = 0;
     CHECK(script_.is_broken() || encode(header) == encode(sent_.front().header));
     return !refused_;
@@ -109,6 +111,7 @@ class WireRun final : public FrameSink {
   std::unique_ptr<std::byte[]> memory_;
   size_t filled_ = 0;
   bool refused_ = false;
+  FrameReader::Status status_ = FrameReader::Status::drained;
 };
 
 }  // namespace
@@ -116,8 +119,6 @@ class WireRun final : public FrameSink {
 
 extern "C" {
 int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  byteps::Script script(data, size);
-  byteps::WireRun(script).play();
-  return 0;
+  return byteps::play<byteps::WireRun>(data, size);
 }
 }

@@ -15,23 +15,32 @@ class WorkerRun {
       : script_(script), worker_({kRank, 0, {}}), lane_(worker_, lane_options(script)) {
     declare({{0, 0, 0, 0, 24}});
     declare({{0, 1, 0, 0, script_.is_large() ? kCellBytes + 24 : 16}, {1, 0, 0, 0, 8}});
-    declare({{0, 2, 0, 0, 24}, {1, 1, 0, 0, script_.is_large() && script_.one_in(8) ? 5 * kCellBytes + 8 : 32}});
+    declare(
+        {{0, 2, 0, 0, 24}, {1, 1, 0, 0, script_.is_large() && script_.one_in(8) ? 5 * kCellBytes + 8 : 32}});
     wires_.resize(kServers);
     for (uint32_t server = 0; server + script_.one_in(8) < kServers; ++server) join(server);
   }
 
-  void play() {
-    while (script_.more()) {
-      const uint8_t what = script_.byte();
-      if (what % 16 == 15) {
-        happen();
-      } else if (what % 4 == 0) {
-        submit(tensors_[what / 4 % tensors_.size()]);
-      } else {
-        answer(tensors_[what / 4 % tensors_.size()]);
-      }
-      if (what < 160) turn();
+  void act(uint8_t what) {
+    Tensor& tensor = tensors_[what / 4 % tensors_.size()];
+    if (what % 16 == 15) return happen();
+    what % 4 == 0 ? submit(tensor) : answer(tensor);
+  }
+
+  void turn() {
+    CHECK(lane_.turn(false));
+    for (Tensor& tensor : tensors_) {
+      if (!tensor.transfer || tensor.transfer->status() == Status::pending) continue;
+      tensor.source.reset();
+      tensor.destination.reset();
     }
+    for (const auto& wire : wires_) {
+      if (!wire) continue;
+      for (const Header& header : wire->listen()) heard(header);
+    }
+  }
+
+  void end() {
     for (auto& wire : wires_) {
       if (wire) wire->may_receive = wire->may_send = SIZE_MAX;
     }
@@ -80,9 +89,7 @@ class WorkerRun {
     lane_.begin(tensor.transfer, tensor.parts);
   }
 
-  uint32_t number(const Tensor& tensor) const {
-    return static_cast<uint32_t>(&tensor - tensors_.data()) + 1;
-  }
+  uint32_t number(const Tensor& tensor) const { return static_cast<uint32_t>(&tensor - tensors_.data()) + 1; }
 
   void answer(Tensor& tensor) {
     const uint32_t which = script_.below(static_cast<uint32_t>(tensor.parts.size()));
@@ -122,19 +129,6 @@ class WorkerRun {
     if (what >= 6) wire->allow(script_);
   }
 
-  void turn() {
-    CHECK(lane_.turn(false));
-    for (Tensor& tensor : tensors_) {
-      if (!tensor.transfer || tensor.transfer->status() == Status::pending) continue;
-      tensor.source.reset();
-      tensor.destination.reset();
-    }
-    for (const auto& wire : wires_) {
-      if (!wire) continue;
-      for (const Header& header : wire->listen()) heard(header);
-    }
-  }
-
   void heard(const Header& header) const {
     CHECK(header.epoch == 3);
     if (header.type == FrameType::heartbeat) return;
@@ -157,8 +151,6 @@ class WorkerRun {
 
 extern "C" {
 int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  byteps::Script script(data, size);
-  byteps::WorkerRun(script).play();
-  return 0;
+  return byteps::play<byteps::WorkerRun>(data, size);
 }
 }

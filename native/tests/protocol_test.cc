@@ -132,8 +132,8 @@ void check_server_keeps_the_first_link_of_a_rank() {
 
 // A worker with one lane to server 5; the test is the server.
 struct WorkerUnderTest {
-  WorkerUnderTest()
-      : worker({0, 1, {Policy::priority, UINT64_MAX, kNoHeartbeatS, kEpoch}}), memory(kTensorBytes) {
+  explicit WorkerUnderTest(const Lane::Options& lane = {Policy::priority, UINT64_MAX, kNoHeartbeatS, kEpoch})
+      : worker({0, 1, lane}), memory(kTensorBytes) {
     worker.declare(1, {{0, 5, 0, 0, kTensorBytes}});
     worker.declare(2, {{0, 5, 0, 0, 4}});
     worker.start();
@@ -170,6 +170,21 @@ void check_worker_hangs_up() {
   CHECK(outcome(*wants_none) == Status::link_lost && outcome(*test.transfer) == Status::link_lost);
 }
 
+// A server is silent, while its connection stays open; one that says something now and then is not.
+void check_worker_gives_up_a_silent_server() {
+  constexpr double kTimeoutS = 1;
+  WorkerUnderTest test({Policy::priority, UINT64_MAX, kTimeoutS / 20, kEpoch, kTimeoutS});
+  const auto start = Clock::now();
+  for (uint32_t beats = 0; beats < 40; ++beats) {
+    test.server->await_heartbeats(1);
+    test.server->send(frame(FrameType::heartbeat));
+  }
+  CHECK(Clock::now() - start > std::chrono::duration<double>(kTimeoutS));
+  CHECK(test.transfer->status() == Status::pending);
+  CHECK(outcome(*test.transfer) == Status::link_lost && test.transfer->peer() == 5);
+  CHECK(test.server->is_hung_up_on());
+}
+
 void check_worker_ignores_what_is_late() {
   WorkerUnderTest test;
   test.server->send(changed(frame(FrameType::result, kTensorBytes), [](Header& h) { h.epoch = kEpoch + 1; }),
@@ -202,7 +217,8 @@ void check_worker_keeps_memory_in_use() {
 int main() {
   for (const auto check :
        {check_server_hangs_up, check_server_ignores_what_is_late, check_server_survives_a_half_cell,
-        check_server_keeps_the_first_link_of_a_rank, check_worker_hangs_up, check_worker_ignores_what_is_late,
+        check_server_keeps_the_first_link_of_a_rank, check_worker_hangs_up,
+        check_worker_gives_up_a_silent_server, check_worker_ignores_what_is_late,
         check_worker_keeps_memory_in_use})
     check();
   return 0;

@@ -69,8 +69,17 @@ class Worker:
     """The data plane of one worker."""
 
     def __init__(
-        self, rank: int, lanes: int, *, policy: int, credit_bytes: int, heartbeat_s: float, epoch: int
-    ) -> None: ...
+        self,
+        rank: int,
+        lanes: int,
+        *,
+        policy: int,
+        credit_bytes: int,
+        heartbeat_s: float,
+        epoch: int,
+        peer_timeout_s: float = 0.0,
+    ) -> None:
+        """After ``peer_timeout_s`` without a word a server's link is lost; 0: never."""
     def add_link(self, server: int, lane: int, link: Link, /) -> None: ...
     def add_beacon(self, link: Link, /) -> None: ...
     def start(self) -> None: ...

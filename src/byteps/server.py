@@ -6,10 +6,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import functools
 import logging
 import os
 import secrets
 import socket
+import threading
 from collections.abc import Callable
 
 from byteps import _native
@@ -206,7 +209,7 @@ async def _serve(config: Config, ready: Callable[[], None]) -> str | None:
         serving = loop.create_task(acceptor.serve(listener))
         drain_s = 0.0
         try:
-            acceptor.open(await asyncio.to_thread(_join, config, server, listener.getsockname()[1]))
+            acceptor.open(await _joined(config, server, listener.getsockname()[1]))
             ready()
             if await ended is None:  # after a failure nobody needs what is under way
                 drain_s = DRAIN_S
@@ -215,6 +218,28 @@ async def _serve(config: Config, ready: Callable[[], None]) -> str | None:
             dump.close()
             serving.cancel()
             await asyncio.to_thread(server.close, drain_s)
+
+
+async def _joined(config: Config, server: Server, port: int) -> Welcome:
+    """Join on a thread that nobody waits for when this process is interrupted: it may take long."""
+    loop = asyncio.get_running_loop()
+    joined: asyncio.Future[Welcome] = loop.create_future()
+
+    def settle(settle_it: Callable[[], None]) -> None:
+        if not joined.done():
+            settle_it()
+
+    def run() -> None:
+        try:
+            welcome = _join(config, server, port)
+            action = functools.partial(joined.set_result, welcome)
+        except Exception as error:
+            action = functools.partial(joined.set_exception, error)
+        with contextlib.suppress(RuntimeError):  # the loop has ended
+            loop.call_soon_threadsafe(settle, action)
+
+    threading.Thread(target=run, name="byteps-join", daemon=True).start()
+    return await joined
 
 
 def _join(config: Config, server: Server, port: int) -> Welcome:

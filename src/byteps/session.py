@@ -320,5 +320,6 @@ class Session:
         if transfer.status == LINK_LOST:
             # The coordinator sees a peer end at the same moment as the link breaks, and knows more about it.
             self._failed.wait(_VERDICT_S)
-            return PeerLost(f"{where}: {self._failure or f'the connection to server {transfer.peer} broke'}")
+            broken = f"the connection to server {transfer.peer} broke or fell silent"
+            return PeerLost(f"{where}: {self._failure or broken}")
         return SessionClosed(f"{where}: the session was shut down")

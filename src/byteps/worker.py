@@ -15,9 +15,6 @@ from byteps.network import connect
 from byteps.security import Identity, connect_steps, handshake, load_token
 from byteps.wire import JobSettings, Join, Welcome
 
-AUTOMATIC_CREDIT_BYTES = 16 << 20
-"""Enough for the bandwidth-delay product of 100 Gbit/s with 1 ms, small enough to be overtaken soon."""
-
 _POLICIES = {"priority": 0, "fifo": 1, "stop-and-wait": 2}
 
 Linker = Callable[[int, int], _native.Link]
@@ -51,7 +48,7 @@ def join_message(config: Config) -> Join:
 
 def credit_of(config: Config) -> int:
     """Bytes that this worker may have in flight."""
-    return config.credit_bytes or AUTOMATIC_CREDIT_BYTES
+    return config.credit_bytes
 
 
 def start_data_plane(
@@ -69,6 +66,7 @@ def start_data_plane(
         credit_bytes=credit_of(config),
         heartbeat_s=config.heartbeat_s,
         epoch=welcome.epoch,
+        peer_timeout_s=config.peer_timeout_s,
     )
     if beacon is not None:
         worker.add_beacon(beacon())

@@ -9,6 +9,7 @@ import pytest
 
 from .cases import COORDINATOR, LOSSES, SILENT, Case, check_cascade, check_survivors, check_victim, run_all
 from .faults import PEER_TIMEOUT_S, SLACK_S, FaultyJob
+from .test_starts import free_port
 
 JOIN_TIMEOUT_S = 4.0
 
@@ -102,17 +103,27 @@ def test_a_peer_that_never_starts_or_ends_before_it_joins() -> None:
 
 @pytest.mark.slow
 def test_a_coordinator_that_never_starts() -> None:
-    nowhere = {"BYTEPS_COORDINATOR": "127.0.0.1:1", "BYTEPS_JOIN_TIMEOUT": "1"}
-    with FaultyJob(settings=nowhere) as job:
+    nowhere = f"127.0.0.1:{free_port()}"
+    with FaultyJob(settings={"BYTEPS_COORDINATOR": nowhere, "BYTEPS_JOIN_TIMEOUT": "1"}) as job:
         job.start_server(0)
         job.start_worker(0, "wait")
         ended = job.ends(time.monotonic() + 10)
         for end in ended.values():
             assert end.code != 0, end
             assert len(end.complaints) == 1, end
-            assert re.search(
-                r"cannot connect to 127\.0\.0\.1:1: .*is the coordinator running", end.complaints[0]
-            )
+            error = rf"cannot connect to {nowhere}: .*is the coordinator running"
+            assert re.search(error, end.complaints[0]), end
+
+
+@pytest.mark.slow
+def test_a_server_that_waits_for_the_coordinator_can_be_interrupted() -> None:
+    settings = {"BYTEPS_COORDINATOR": f"127.0.0.1:{free_port()}", "BYTEPS_STALL_WARNING": "0.1"}
+    with FaultyJob(settings=settings) as job:
+        job.start_server(0)
+        job.await_text("waiting for the coordinator", "server 0")
+        since_s = job.send("server 0", "interrupt")
+        end = job.ends(since_s + SLACK_S)["server 0"]
+        assert (end.code, end.complaints) == (130, []), end
 
 
 def who_is_only_slow(case: Case) -> None:

@@ -145,13 +145,17 @@ class Config:
         False, "Encrypt the data links too; an error where this machine cannot (then use WireGuard)."
     )
     partition_bytes: int = _setting(
-        4 << 20,
+        128 << 10,
         "Largest part of a tensor that is placed and sent as one unit. "
         "Rounded up to whole cells of 64 KiB; at most 64 MiB.",
         unit="bytes",
         low=1,
     )
-    credit_bytes: int = _setting(0, "Bytes a worker may have in flight; 0: automatic.", unit="bytes")
+    credit_bytes: int = _setting(
+        0,
+        "Bytes a worker may have in flight; 0: from the measured rate and round-trip time, 16 MiB at most.",
+        unit="bytes",
+    )
     connections: int = _setting(
         0,
         "Connections per worker and server, each with its own I/O thread at both ends; 0: automatic.",

@@ -50,6 +50,7 @@ def add_run(parser: argparse.ArgumentParser) -> None:
     parser.usage = "byteps run -np N [--servers S] [settings] [--] program [arguments ...]"
     parser.epilog = (
         "The first process that fails ends the job; its exit code is kept (128 + n for signal n).\n"
+        "The others have 3 s to say whom they have lost; then they are stopped.\n"
         "Ctrl-C sends SIGTERM to the workers; what still runs after 10 s, or at a second Ctrl-C, is killed.\n"
         "SIGUSR1 (kill -USR1 PID of this command) has every process say what is in flight and where it is.\n"
         "Workers get no input. Progress bars work; PYTHONUNBUFFERED=1 is set so that lines come at once.\n\n"

@@ -1,0 +1,48 @@
+#include "credit.h"
+
+#include <algorithm>
+
+namespace byteps {
+namespace {
+
+constexpr double kSlackSeconds = 0.010;
+constexpr double kWindowSeconds = 0.020;
+constexpr double kPeriodSeconds = 10.0;
+constexpr double kForgetting = 0.98;  // of the best rate, per window: a slower link is noticed within a second
+// Fewer would make pushes and results take turns instead of overlapping.
+constexpr uint64_t kPartitionsInFlight = 3;
+
+double seconds(Clock::duration time) { return std::chrono::duration<double>(time).count(); }
+
+}  // namespace
+
+void CreditWindow::begin(uint64_t partition_bytes, bool idle, Clock::time_point now) {
+  largest_ = std::max(largest_, partition_bytes);
+  if (!idle) return;
+  window_bytes_ = 0;
+  window_start_ = now;
+}
+
+void CreditWindow::give_back(uint64_t bytes, Clock::duration held, Clock::time_point now) {
+  if (seconds(now - period_start_) > kPeriodSeconds) {
+    period_start_ = now;
+    shortest_before_s_ = shortest_s_;
+    shortest_s_ = std::numeric_limits<double>::infinity();
+  }
+  shortest_s_ = std::min(shortest_s_, seconds(held));
+  window_bytes_ += bytes;
+  const double window_s = seconds(now - window_start_);
+  if (window_s < kWindowSeconds) return;
+  rate_ = std::max(static_cast<double>(window_bytes_) / window_s, rate_ * kForgetting);
+  window_bytes_ = 0;
+  window_start_ = now;
+  adapt();
+}
+
+void CreditWindow::adapt() {
+  const double round_s = std::min(shortest_s_, shortest_before_s_) + kSlackSeconds;
+  const uint64_t least = std::min(std::max(kMinBytes, kPartitionsInFlight * largest_), kMaxBytes);
+  bytes_ = std::clamp(static_cast<uint64_t>(rate_ * round_s), least, kMaxBytes);
+}
+
+}  // namespace byteps

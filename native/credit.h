@@ -1,0 +1,40 @@
+// How many bytes a worker may have in flight when nobody says: enough to keep its links full, and little more, since
+// an urgent tensor waits behind what is in flight. After the window of BBR (Cardwell et al., ACM Queue 2016): the
+// best rate at which credit came back lately, times the shortest time for which any was held, with some slack so
+// that a rate that could be higher shows. Sans-IO: the caller has the clock.
+#pragma once
+
+#include <cstdint>
+#include <limits>
+
+#include "egress.h"
+
+namespace byteps {
+
+class CreditWindow {
+ public:
+  static constexpr uint64_t kMaxBytes = 16 * 1024 * 1024;
+  static constexpr uint64_t kMinBytes = 512 * 1024;
+
+  // The first byte of a partition is handed over. `idle`: nothing else holds credit.
+  void begin(uint64_t partition_bytes, bool idle, Clock::time_point now);
+  // A partition gives its credit back after holding it for so long.
+  void give_back(uint64_t bytes, Clock::duration held, Clock::time_point now);
+
+  uint64_t bytes() const { return bytes_; }
+
+ private:
+  void adapt();
+
+  uint64_t bytes_ = kMaxBytes;
+  uint64_t largest_ = 0;              // partition
+  double rate_ = 0;                   // bytes per second
+  uint64_t window_bytes_ = 0;
+  Clock::time_point window_start_{};
+  // The shortest time held, in this period and in the one before: old minima are forgotten.
+  double shortest_s_ = std::numeric_limits<double>::infinity();
+  double shortest_before_s_ = std::numeric_limits<double>::infinity();
+  Clock::time_point period_start_{};
+};
+
+}  // namespace byteps

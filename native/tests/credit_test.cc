@@ -1,0 +1,93 @@
+// The credit window on a virtual clock: a link of a given rate and round trip, and a sender that keeps it busy.
+#include "credit.h"
+
+#include <deque>
+
+#include "check.h"
+
+using byteps::Clock;
+using byteps::CreditWindow;
+
+namespace {
+
+constexpr uint64_t kPartition = 128 * 1024;
+
+Clock::duration seconds(double s) {
+  return std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(s));
+}
+
+struct Path {
+  double bytes_per_second;
+  double round_trip_s;
+};
+
+// Sends partitions for `duration_s`, as many at once as the window allows. A partition comes back after the round
+// trip and after those before it have crossed the link. Returns the share of the link that was used.
+double run(CreditWindow& window, const Path& path, double start_s, double duration_s) {
+  struct Flight {
+    double begun_s;
+    double back_s;
+  };
+  std::deque<Flight> in_flight;
+  double now_s = start_s;
+  double link_free_s = start_s;
+  uint64_t sent = 0;
+  while (now_s < start_s + duration_s) {
+    while (in_flight.empty() || (in_flight.size() + 1) * kPartition <= window.bytes()) {
+      window.begin(kPartition, in_flight.empty(), Clock::time_point(seconds(now_s)));
+      link_free_s = std::max(link_free_s, now_s) + static_cast<double>(kPartition) / path.bytes_per_second;
+      in_flight.push_back({now_s, link_free_s + path.round_trip_s});
+      sent += kPartition;
+    }
+    const Flight done = in_flight.front();
+    in_flight.pop_front();
+    now_s = done.back_s;
+    window.give_back(kPartition, seconds(now_s - done.begun_s), Clock::time_point(seconds(now_s)));
+  }
+  return static_cast<double>(sent) / (path.bytes_per_second * duration_s);
+}
+
+void the_link_stays_full_with_little_in_flight() {
+  for (const double rate : {12.5e6, 25e6, 125e6, 1250e6}) {
+    for (const double round_trip_s : {0.0002, 0.005, 0.05}) {
+      CreditWindow window;
+      run(window, {rate, round_trip_s}, 0, 2);
+      const double needed = rate * (round_trip_s + static_cast<double>(kPartition) / rate);
+      if (needed > CreditWindow::kMaxBytes / 2) continue;
+      CHECK(run(window, {rate, round_trip_s}, 2, 2) >= 0.97);
+      const double most = std::max<double>(CreditWindow::kMinBytes, 1.1 * (needed + rate * 0.011));
+      CHECK(static_cast<double>(window.bytes()) <= most);
+    }
+  }
+}
+
+void it_follows_a_link_that_changes() {
+  CreditWindow window;
+  run(window, {125e6, 0.001}, 0, 2);
+  const uint64_t fast = window.bytes();
+  run(window, {25e6, 0.001}, 2, 3);
+  CHECK(window.bytes() < fast / 2);
+  CHECK(run(window, {125e6, 0.001}, 5, 2) >= 0.9);
+  CHECK(window.bytes() >= fast * 9 / 10);
+}
+
+void large_partitions_overlap() {
+  CreditWindow window;
+  const uint64_t large = 4 * 1024 * 1024;
+  Clock::time_point now{};
+  for (int i = 0; i < 50; ++i) {
+    window.begin(large, true, now);
+    now += seconds(0.3);
+    window.give_back(large, seconds(0.3), now);
+  }
+  CHECK(window.bytes() >= 3 * large);
+}
+
+}  // namespace
+
+int main() {
+  the_link_stays_full_with_little_in_flight();
+  it_follows_a_link_that_changes();
+  large_partitions_overlap();
+  return 0;
+}
