@@ -268,7 +268,7 @@ def test_partitions_are_whole_cells_of_bounded_number() -> None:
 
 
 def test_the_old_credit_counts_partitions() -> None:
-    assert found(BYTEPS_SCHEDULING_CREDIT="4").credit_bytes == 4 * (4 << 20)
+    assert found(BYTEPS_SCHEDULING_CREDIT="4").credit_bytes == 4 * (128 << 10)
     partitions = found(BYTEPS_SCHEDULING_CREDIT="4", BYTEPS_PARTITION_BYTES="1MiB")
     assert partitions.credit_bytes == 4 << 20
     assert found(BYTEPS_SCHEDULING_CREDIT="34359738368").credit_bytes == 34359738368
