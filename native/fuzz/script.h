@@ -12,6 +12,7 @@
 #include <cstring>
 #include <functional>
 #include <memory>
+#include <string_view>
 #include <vector>
 
 #include "../tests/check.h"
@@ -133,6 +134,11 @@ inline Lane::Options lane_options(Script& script) {
           script.one_in(4) ? 0.0 : 1000.0, 3};
 }
 
+struct Heard {
+  Header header;
+  size_t payload_hash;
+};
+
 // The far end of a link: what it sends, what it has heard, and how far bytes may move.
 struct Wire {
   void feed(Script& script, const Header& header) {
@@ -151,14 +157,15 @@ struct Wire {
   }
 
   // Everything heard since the last time; what the lane sends has to be well-formed.
-  std::vector<Header> listen() {
-    std::vector<Header> frames;
+  std::vector<Heard> listen() {
+    std::vector<Heard> frames;
     while (outbound.size() - heard >= kHeaderBytes) {
       const auto header = decode(&outbound[heard]);
       CHECK(header);
       if (outbound.size() - heard < kHeaderBytes + header->length) break;
       heard += kHeaderBytes + header->length;
-      frames.push_back(*header);
+      const auto* end = reinterpret_cast<const char*>(outbound.data() + heard);
+      frames.push_back({*header, std::hash<std::string_view>()({end - header->length, header->length})});
     }
     if (heard == outbound.size()) {
       outbound.clear();

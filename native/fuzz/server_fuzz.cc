@@ -30,7 +30,7 @@ class ServerRun {
   void turn() {
     CHECK(lane_.turn(false));
     for (uint32_t rank = 0; rank < workers_; ++rank) {
-      for (const Header& header : wires_[rank]->listen()) heard(header, rank);
+      for (const auto& [header, hash] : wires_[rank]->listen()) heard(header, hash, rank);
     }
   }
 
@@ -101,7 +101,7 @@ class ServerRun {
     CHECK(open.size() <= parts_.size() && missing.size() <= workers_);
   }
 
-  void heard(const Header& header, uint32_t rank) {
+  void heard(const Header& header, size_t hash, uint32_t rank) {
     CHECK(header.epoch == 3 && header.type != FrameType::push);
     if (header.type == FrameType::heartbeat) return;
     const auto part = std::find_if(parts_.begin(), parts_.end(), [&](const Part& each) {
@@ -109,6 +109,10 @@ class ServerRun {
     });
     CHECK(part != parts_.end() && header.offset + uint64_t{header.length} <= part->bytes);
     CHECK(header.rank == rank || header.type == FrameType::failed);
+    // Every rank gets the same sum, also who reads it when the server is rounds ahead.
+    const std::array<uint32_t, 5> chunk{header.tensor, header.partition, header.round, header.offset,
+                                        header.length};
+    if (header.length > 0) CHECK(results_.try_emplace(chunk, hash).first->second == hash);
     const bool over = header.type == FrameType::failed || (header.flags & kFlagDone) != 0 ||
                       header.offset + uint64_t{header.length} == part->bytes;
     if (header.type == FrameType::parked || !over) return;
@@ -122,6 +126,7 @@ class ServerRun {
   std::vector<Part> parts_;
   std::vector<std::shared_ptr<Wire>> wires_;  // by rank
   std::map<std::pair<uint32_t, size_t>, Progress> progress_;
+  std::map<std::array<uint32_t, 5>, size_t> results_;  // by chunk: the hash of its bytes
 };
 
 }  // namespace

@@ -36,7 +36,7 @@ class WorkerRun {
     }
     for (const auto& wire : wires_) {
       if (!wire) continue;
-      for (const Header& header : wire->listen()) heard(header);
+      for (const auto& [header, hash] : wire->listen()) heard(header);
     }
   }
 

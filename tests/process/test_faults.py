@@ -11,8 +11,8 @@ from .faults import FaultyJob
 
 
 def in_mid_round(case: Case) -> None:
-    """Worker 0 waits in a round, worker 1 at a barrier."""
-    with FaultyJob() as job:
+    """Worker 0 waits in a round, and asks whom it waits for; worker 1 waits at a barrier."""
+    with FaultyJob(settings={"BYTEPS_STALL_WARNING": "0.5"}) as job:
         job.start_roles()
         job.start_worker(0, "wait")
         job.start_worker(1, "barrier")

@@ -14,9 +14,9 @@ from .jobs import Job, run_byteps, wait_gone
 from .test_starts import free_port
 
 ROOT = Path(__file__).resolve().parents[2]
-CYCLES, JOBS, TORCHRUN_CYCLES = 100, 20, 5
-GROWTH_KB = 3000
-"""Over all cycles: less than the buffers of three of them."""
+CYCLES, JOBS, TORCHRUN_CYCLES = 300, 20, 5
+GROWTH_KB = 10_000
+"""Over all cycles. What the allocator holds varies by 4 MB; a buffer kept per cycle would be twice this."""
 
 TORCHRUN = """
 import gc, os, threading

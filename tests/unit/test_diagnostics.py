@@ -37,6 +37,7 @@ def test_a_stall_is_one_sentence(late: list[tuple[int, float]], who: str) -> Non
 def test_the_sentence_as_documented() -> None:
     text = stall("gradient.layer4.weight", 812, [(5, 3.2)], 10)
     assert text == "step 812, layer4.weight: waiting for rank 5, last heard 3.2 s ago, 10 s so far"
+    assert stall("x", 1, None, 10) == "step 1, x: who is late is not known, 10 s so far"
 
 
 @pytest.mark.parametrize(
