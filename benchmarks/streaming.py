@@ -52,11 +52,11 @@ def exchange(
     if "urgent_after_s" in request:
         moment = request["begin"] + request["urgent_after_s"]
         wait_until(moment)
+        if bps.poll(handles[-1]):
+            raise RuntimeError("the stream was over before the urgent tensor")
         handle = bps.push_pull_async_inplace(urgent, average=False, name="urgent", priority=1)
         bps.synchronize(handle)
         answer["urgent_s"] = time.monotonic() - moment
-        if bps.poll(handles[-1]):
-            raise RuntimeError("the stream was over before the urgent tensor")
     for handle in handles:
         bps.synchronize(handle)
     return {**answer, "stream_s": time.monotonic() - request["begin"]}
