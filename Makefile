@@ -48,6 +48,10 @@ bench: setup
 	$(PY) -m benchmarks.loopback
 	$(PY) -m benchmarks.spinner
 	$(PY) -m benchmarks.idle
+	$(PY) -m benchmarks.throughput
+	$(PY) -m benchmarks.duplex
+	$(PY) -m benchmarks.urgent
+	$(PY) -m benchmarks.uneven
 
 native-test: $(VENV)/.developer
 	@$(call ctest,build-native,)

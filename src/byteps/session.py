@@ -20,7 +20,6 @@ from byteps.communicator import (
     RETRACTED,
     Buffer,
     Communicator,
-    ParameterServer,
     Transfer,
     check_sizes,
 )
@@ -275,7 +274,7 @@ class Session:
 
     def on_notice(self, message: Message) -> None:
         """What the coordinator says unasked. On the control thread."""
-        if isinstance(message, Retract) and isinstance(self.communicator, ParameterServer):
+        if isinstance(message, Retract):
             self.communicator.retract(message)
         elif isinstance(message, Lost):
             self.fail(message.reason)
@@ -287,8 +286,7 @@ class Session:
         if self._failure is None:
             self._failure = reason
         self._failed.set()
-        if isinstance(self.communicator, ParameterServer):
-            self.communicator.worker.fail(LINK_LOST, 0)
+        self.communicator.fail()
         if self._control is not None:
             self._control.fail(reason)
 
@@ -297,8 +295,7 @@ class Session:
         self._lock = threading.Lock()  # a thread that does not exist in this process may hold the other
         self._closed = True
         self._failure = "this process was forked from a worker; only the worker itself can communicate"
-        if isinstance(self.communicator, ParameterServer):
-            self.communicator.worker.abandon()
+        self.communicator.abandon()
         if self._control is not None:
             self._control.abandon()
 

@@ -1,23 +1,17 @@
-"""What a session drives: declares tensors and carries out their rounds.
-
-``ParameterServer`` sends them through the servers. ``Alone`` serves a job of one worker: nothing is sent. An
-engine for all-reduce fits in beside them.
-"""
+"""Rounds through CPU servers."""
 
 from __future__ import annotations
 
-import ctypes
 import logging
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 from byteps import _native
+from byteps.communicator.interface import LINK_LOST, OK, Buffer
 from byteps.control import ControlClient
 from byteps.diagnostics import size
-from byteps.dtypes import ReduceOp
-from byteps.errors import BytePSError, DeclarationError
+from byteps.errors import DeclarationError
 from byteps.wire import (
     AskMissing,
     Declare,
@@ -33,77 +27,6 @@ from byteps.wire import (
 
 _log = logging.getLogger("byteps.communicator")
 _FINISHED_BATCH = 64
-
-OK, LINK_LOST, DEPARTED, RETRACTED, CLOSED = 1, 2, 3, 4, 5
-"""How a round ended: the numbers of the native core."""
-
-
-@dataclass(frozen=True, slots=True)
-class Buffer:
-    """Memory of a tensor.
-
-    Attributes:
-        address: of the first byte.
-        nbytes: length in bytes.
-        owner: kept alive until the round that uses the memory is over.
-    """
-
-    address: int
-    nbytes: int
-    owner: object
-
-
-class Transfer(Protocol):
-    """One round of one tensor."""
-
-    @property
-    def status(self) -> int:
-        """0 while it goes on, then ``OK`` or why it failed."""
-
-    @property
-    def peer(self) -> int:
-        """The server (``LINK_LOST``) or rank (``DEPARTED``) concerned."""
-
-    @property
-    def round(self) -> int:
-        """Counts the rounds of this tensor, from 1."""
-
-    @property
-    def unresolved(self) -> int:
-        """Partitions that are not over yet."""
-
-    def poll(self) -> bool:
-        """Whether it is over."""
-
-    def wait(self, timeout_s: float) -> bool:
-        """Block until it is over or the time is; returns whether it is over."""
-
-
-class Communicator(Protocol):
-    """Carries out rounds. All methods may be called from any thread."""
-
-    def declare(self, specs: Sequence[TensorSpec]) -> None:
-        """Make the tensors known, in one message. Raises DeclarationError naming what differs."""
-
-    def submit(
-        self, spec: TensorSpec, source: Buffer | None, destination: Buffer | None, priority: int
-    ) -> Transfer:
-        """Begin the next round of a tensor, declaring it first if need be."""
-
-    def finished(self, spec: TensorSpec) -> None:
-        """This rank is done with an ephemeral tensor."""
-
-    def explain(self, name: str) -> str:
-        """Why the tensor cannot be used any more."""
-
-    def missing(self, name: str, timeout_s: float | None = None) -> list[tuple[int, float]]:
-        """(rank, seconds since last heard) of those who have not contributed to the round in flight."""
-
-    def traffic(self) -> str:
-        """What was sent and received so far, and what may be in flight: for a report."""
-
-    def close(self) -> None:
-        """Rounds in flight fail; threads and connections end."""
 
 
 @dataclass(slots=True)
@@ -205,6 +128,14 @@ class ParameterServer:
             f"{size(self.worker.bytes_received)} received; credit {size(self._credit_bytes)}"
         )
 
+    def fail(self) -> None:
+        """See ``Communicator.fail``."""
+        self.worker.fail(LINK_LOST, 0)
+
+    def abandon(self) -> None:
+        """See ``Communicator.abandon``."""
+        self.worker.abandon()
+
     def close(self) -> None:
         """See ``Communicator.close``."""
         self.worker.close()
@@ -271,92 +202,3 @@ class ParameterServer:
     def _tell_finished(self) -> None:
         ids, self._finished = self._finished, []
         self._control.notify(Finished(ids))
-
-
-class _Done:
-    """A round that was over as soon as it began."""
-
-    status, peer, round, unresolved = OK, 0, 1, 0
-
-    def poll(self) -> bool:
-        return True
-
-    def wait(self, timeout_s: float) -> bool:
-        return True
-
-
-class Alone:
-    """Rounds of a job with one worker: the result is the scaled contribution."""
-
-    def __init__(self) -> None:
-        self._specs: dict[str, TensorSpec] = {}
-
-    def declare(self, specs: Sequence[TensorSpec]) -> None:
-        """See ``Communicator.declare``."""
-        for spec in specs:
-            if objection := spec.objection(size=1):
-                raise DeclarationError(f"tensor {spec.name!r} ({spec.describe()}) {objection}")
-            known = self._specs.setdefault(spec.name, spec)
-            if known != spec:
-                del self._specs[spec.name]
-                raise DeclarationError(
-                    f"tensor {spec.name!r} was declared as {known.describe()} and is now used as "
-                    f"{spec.describe()}; use another name for another shape, dtype or op"
-                )
-
-    def submit(
-        self, spec: TensorSpec, source: Buffer | None, destination: Buffer | None, priority: int
-    ) -> Transfer:
-        """See ``Communicator.submit``."""
-        self.declare([spec])
-        if destination is not None and spec.nbytes > 0:
-            self._reduce(spec, source, destination)
-        return _Done()
-
-    def finished(self, spec: TensorSpec) -> None:
-        """See ``Communicator.finished``."""
-        self._specs.pop(spec.name, None)
-
-    def explain(self, name: str) -> str:
-        """See ``Communicator.explain``."""
-        return f"tensor {name!r} was withdrawn"
-
-    def missing(self, name: str, timeout_s: float | None = None) -> list[tuple[int, float]]:
-        """See ``Communicator.missing``."""
-        return []
-
-    def traffic(self) -> str:
-        """See ``Communicator.traffic``."""
-        return "one worker: nothing is sent"
-
-    def close(self) -> None:
-        """See ``Communicator.close``."""
-
-    @staticmethod
-    def _reduce(spec: TensorSpec, source: Buffer | None, destination: Buffer) -> None:
-        if source is None:
-            ctypes.memset(destination.address, 0, destination.nbytes)
-        elif spec.op != ReduceOp.COPY and (spec.prescale, spec.postscale) != (1.0, 1.0):
-            _native.reduce(
-                spec.dtype,
-                spec.op,
-                [_view(source)],
-                _view(destination),
-                prescale=spec.prescale,
-                postscale=spec.postscale,
-            )
-        elif source.address != destination.address:
-            ctypes.memmove(destination.address, source.address, destination.nbytes)
-
-
-def _view(buffer: Buffer) -> ctypes.Array[ctypes.c_char]:
-    return (ctypes.c_char * buffer.nbytes).from_address(buffer.address)
-
-
-def check_sizes(spec: TensorSpec, source: Buffer | None, destination: Buffer | None) -> None:
-    """Refuse memory that does not fit the declared tensor: native code would run over its end."""
-    for buffer in (source, destination):
-        if buffer is not None and buffer.nbytes != spec.nbytes:
-            raise BytePSError(
-                f"tensor {spec.name!r} has {spec.nbytes} bytes, but the buffer has {buffer.nbytes}"
-            )
