@@ -12,7 +12,7 @@ import time
 
 from byteps.config import Config, parse_address
 from byteps.control import ControlClient
-from byteps.errors import HandshakeError, JoinError, PeerLost, ProtocolError
+from byteps.errors import HandshakeError, JoinError, PeerLost, ProtocolError, SessionClosed
 from byteps.network import connect
 from byteps.security import DEADLINE_S, Identity, client_tls, connect_steps, handshake, load_token
 from byteps.wire import Decoder, Message, Welcome, encode
@@ -88,8 +88,8 @@ class SocketChannel:
                     break
                 for message in decoder.feed(data):
                     self._client.deliver(message)
-        except PeerLost:
-            pass  # what answers a message could not be sent
+        except (PeerLost, SessionClosed):
+            pass  # what answers a message could not be sent, or this end has closed meanwhile
         except OSError as error:
             reason = f"connection broke: {error}"
         except ProtocolError as error:

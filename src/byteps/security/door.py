@@ -47,9 +47,10 @@ class Door:
         """
         while True:
             await self._make_room(HANDSHAKES_AT_ONCE)
+            await self._knock()
             try:
-                sock, address = await self._loop.sock_accept(self._listener)
-            except ConnectionError:
+                sock, address = self._listener.accept()
+            except (ConnectionError, BlockingIOError):
                 continue  # it was gone before we got to it
             except OSError as error:
                 if not self._admissions:
@@ -69,6 +70,17 @@ class Door:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _knock(self) -> None:
+        """Wait until somebody is at the door. Asked to accept before that, the kernel would complain about a
+        lack of descriptors though none is needed yet.
+        """
+        knocked = asyncio.Event()
+        self._loop.add_reader(self._listener, knocked.set)
+        try:
+            await knocked.wait()
+        finally:
+            self._loop.remove_reader(self._listener)
 
     async def _make_room(self, limit: int) -> None:
         """Wait until fewer than ``limit`` handshakes are under way; the oldest has to go if it is slow."""
