@@ -32,8 +32,8 @@ class ServerLane final : public Lane {
 
   // A round that is being summed, and what its contributors asked for.
   struct Open {
-    Open(const Arithmetic& arithmetic, size_t bytes, uint32_t workers, bool deterministic, BufferPool& pool)
-        : sum(arithmetic, bytes, workers, deterministic, pool), no_result(workers) {}
+    Open(const Arithmetic& arithmetic, size_t bytes, uint32_t workers, bool deterministic)
+        : sum(arithmetic, bytes, workers, deterministic), no_result(workers) {}
     Round sum;
     std::vector<bool> no_result;   // by rank
     int32_t priority = INT32_MIN;  // the most urgent that a contributor gave
@@ -80,7 +80,6 @@ class ServerLane final : public Lane {
 
   const uint32_t workers_;
   const bool deterministic_;
-  BufferPool pool_;
   std::unordered_map<uint64_t, Partition> partitions_;
   std::unordered_map<uint32_t, std::vector<uint32_t>> by_tensor_;
   std::unordered_map<uint64_t, Delivery> deliveries_;

@@ -8,49 +8,13 @@
 namespace byteps {
 namespace {
 
-constexpr size_t kAlignment = 64;
-constexpr size_t kMaxShelfBytes = size_t{1} << 29;  // beyond this, buffers go back to the system
-
-std::byte* allocate(size_t bytes) {
-  return static_cast<std::byte*>(::operator new(std::max<size_t>(bytes, 1), std::align_val_t{kAlignment}));
-}
-
-void release(std::byte* data) { ::operator delete(data, std::align_val_t{kAlignment}); }
+constexpr std::align_val_t kAlignment{64};
 
 }  // namespace
 
-// Outlives the pool while buffers are out: results may still be in an outbox.
-struct BufferPool::Shelf {
-  std::unordered_map<size_t, std::vector<std::byte*>> free;
-  size_t bytes = 0;
-
-  ~Shelf() {
-    for (auto& [size, buffers] : free) {
-      for (std::byte* buffer : buffers) release(buffer);
-    }
-  }
-};
-
-std::shared_ptr<BufferPool::Shelf> BufferPool::make_shelf() { return std::make_shared<Shelf>(); }
-
-BufferPool::Buffer BufferPool::take(size_t bytes) {
-  std::byte* data = nullptr;
-  auto& free = shelf_->free[bytes];
-  if (free.empty()) {
-    data = allocate(bytes);
-  } else {
-    data = free.back();
-    free.pop_back();
-    shelf_->bytes -= bytes;
-  }
-  return Buffer(data, [shelf = shelf_, bytes](std::byte* buffer) {
-    if (shelf->bytes + bytes > kMaxShelfBytes) {
-      release(buffer);
-      return;
-    }
-    shelf->free[bytes].push_back(buffer);
-    shelf->bytes += bytes;
-  });
+Buffer make_buffer(size_t bytes) {
+  auto* data = static_cast<std::byte*>(::operator new(bytes, kAlignment));
+  return Buffer(data, [](std::byte* buffer) { ::operator delete(buffer, kAlignment); });
 }
 
 size_t Sum::pieces(size_t offset, size_t length, std::span<iovec> out) const {
@@ -66,21 +30,19 @@ size_t Sum::pieces(size_t offset, size_t length, std::span<iovec> out) const {
   return count;
 }
 
-Round::Round(const Arithmetic& arithmetic, size_t bytes, uint32_t workers, bool deterministic,
-             BufferPool& pool)
+Round::Round(const Arithmetic& arithmetic, size_t bytes, uint32_t workers, bool deterministic)
     : arithmetic_(arithmetic),
       bytes_(bytes),
       direct_(accumulates_in_place(arithmetic.dtype, arithmetic.op)),
       deterministic_(deterministic && arithmetic.op != Op::copy),
       stride_(kCellBytes / wire_size(arithmetic.dtype) * accumulator_size(arithmetic.dtype, arithmetic.op)),
-      pool_(pool),
       cells_((bytes + kCellBytes - 1) / kCellBytes),
       contributors_(workers),
       have_(workers * cells_.size()),
       incomplete_(workers) {
   // The last cell may be shorter than the stride; a small tensor should not cost a whole cell.
   const size_t widening = stride_ / kCellBytes;
-  sum_ = pool_.take((cells_.size() - 1) * stride_ + cell_bytes(cells_.size() - 1) * widening);
+  sum_ = make_buffer((cells_.size() - 1) * stride_ + cell_bytes(cells_.size() - 1) * widening);
   for (Contributor& contributor : contributors_)
     contributor.cells_left = static_cast<uint32_t>(cells_.size());
 }
@@ -92,7 +54,7 @@ std::span<std::byte> Round::destination(uint32_t rank, size_t offset, std::span<
   from.begun = true;
   if (has(rank, index)) return scratch.first(length);  // received before: add_cell ignores it
   if (deterministic_) {
-    if (!from.data) from.data = pool_.take(bytes_);
+    if (!from.data) from.data = make_buffer(bytes_);
     return {from.data.get() + offset, length};
   }
   Cell& cell = cells_[index];
@@ -151,7 +113,7 @@ void Round::finish_filling(size_t index) {
 void Round::add_aside(size_t index, const std::byte* from) {
   Cell& cell = cells_[index];
   const auto add = cell.aside ? accumulate : widen;
-  if (!cell.aside) cell.aside = pool_.take(kCellBytes);
+  if (!cell.aside) cell.aside = make_buffer(kCellBytes);
   add(arithmetic_.dtype, arithmetic_.op, cell.aside.get(), from, elements(index), arithmetic_.prescale);
 }
 

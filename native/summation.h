@@ -14,7 +14,6 @@
 #include <cstdint>
 #include <memory>
 #include <span>
-#include <unordered_map>
 #include <vector>
 
 #include "reduce.h"
@@ -30,22 +29,14 @@ struct Arithmetic {
   double postscale = 1.0;
 };
 
-// Buffers by size, reused, so that rounds do not pay for fresh pages. One lane's; not thread-safe.
-class BufferPool {
- public:
-  using Buffer = std::shared_ptr<std::byte[]>;
-  Buffer take(size_t bytes);  // uninitialised, aligned to 64 bytes
-
- private:
-  struct Shelf;
-  std::shared_ptr<Shelf> shelf_ = make_shelf();
-  static std::shared_ptr<Shelf> make_shelf();
-};
+// Uninitialised memory, aligned for any vector instruction.
+using Buffer = std::shared_ptr<std::byte[]>;
+Buffer make_buffer(size_t bytes);
 
 // The finished sum, in wire format. Cells are laid out at the accumulator's stride, which is wider than the
 // wire's for the dtypes that accumulate in a wider type.
 struct Sum {
-  BufferPool::Buffer data;
+  Buffer data;
   size_t bytes = 0;        // wire bytes
   size_t cell_stride = 0;  // bytes from one cell to the next
 
@@ -56,7 +47,7 @@ struct Sum {
 
 class Round {
  public:
-  Round(const Arithmetic& arithmetic, size_t bytes, uint32_t workers, bool deterministic, BufferPool& pool);
+  Round(const Arithmetic& arithmetic, size_t bytes, uint32_t workers, bool deterministic);
 
   // Where byte `offset` of rank's contribution goes, up to the end of its cell. `scratch` is the caller's
   // cell-sized buffer, used when the bytes cannot go into the sum directly.
@@ -72,14 +63,14 @@ class Round {
 
  private:
   struct Cell {
-    int32_t filler = -1;       // the rank that is receiving into the accumulator
-    bool empty = true;         // no contribution is in the accumulator yet
-    BufferPool::Buffer aside;  // the others' sum while a filler is at work
+    int32_t filler = -1;  // the rank that is receiving into the accumulator
+    bool empty = true;    // no contribution is in the accumulator yet
+    Buffer aside;         // the others' sum while a filler is at work
   };
   struct Contributor {
     uint32_t cells_left = 0;
     bool begun = false;
-    BufferPool::Buffer data;  // deterministic mode: the whole contribution
+    Buffer data;  // deterministic mode: the whole contribution
   };
 
   size_t cell_of(size_t offset) const { return offset / kCellBytes; }
@@ -97,8 +88,7 @@ class Round {
   const bool direct_;  // the wire type is the accumulation type
   const bool deterministic_;
   const size_t stride_;
-  BufferPool& pool_;
-  BufferPool::Buffer sum_;
+  Buffer sum_;
   std::vector<Cell> cells_;
   std::vector<Contributor> contributors_;
   std::vector<bool> have_;  // (rank, cell): anything may arrive again and is ignored then

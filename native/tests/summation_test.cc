@@ -108,10 +108,10 @@ class Contributor {
 
 // Lets the contributions arrive in an order that the seed decides.
 Bytes summed(const Arithmetic& arithmetic, const std::vector<Bytes>& contributions, size_t bytes,
-             bool deterministic, BufferPool& pool, uint32_t seed) {
+             bool deterministic, uint32_t seed) {
   std::mt19937 random(seed);
   const auto workers = static_cast<uint32_t>(contributions.size());
-  Round round(arithmetic, bytes, workers, deterministic, pool);
+  Round round(arithmetic, bytes, workers, deterministic);
   std::vector<Contributor> ranks;
   for (uint32_t rank = 0; rank < workers; ++rank) ranks.emplace_back(round, rank, contributions[rank]);
   const uint32_t stalled = random() % (2 * workers);  // of half the histories: moves rarely
@@ -132,7 +132,6 @@ Bytes summed(const Arithmetic& arithmetic, const std::vector<Bytes>& contributio
 
 void check_type(DType dtype, Op op) {
   std::mt19937 random(static_cast<uint32_t>(dtype) * 10 + static_cast<uint32_t>(op));
-  BufferPool pool;
   const size_t element = wire_size(dtype);
   for (const size_t bytes : {element, kCellBytes, kCellBytes + element, 2 * kCellBytes - 80}) {
     for (uint32_t workers = 1; workers <= 4; workers += 1 + random() % 2) {
@@ -146,7 +145,7 @@ void check_type(DType dtype, Op op) {
       if (random() % 2 == 0) arithmetic.prescale = 0.5;
       if (random() % 2 == 0) arithmetic.postscale = 2.0;
       const bool deterministic = random() % 4 == 0;
-      const Bytes actual = summed(arithmetic, contributions, bytes, deterministic, pool, random());
+      const Bytes actual = summed(arithmetic, contributions, bytes, deterministic, random());
       CHECK(actual == reference(arithmetic, contributions, bytes));
     }
   }
@@ -165,35 +164,19 @@ void check_deterministic(DType dtype) {
     finish(dtype == DType::f32 ? DType::bf16 : dtype, Op::sum, from.data(), values.data(), n, 1.0, 1);
     if (dtype == DType::f32) std::memcpy(from.data(), values.data(), from.size());
   }
-  BufferPool pool;
   const Arithmetic arithmetic{dtype, Op::average, 0.3, 1.7};
   const Bytes expected = reference(arithmetic, contributions, n * wire_size(dtype));
   size_t different = 0;
   for (uint32_t seed = 0; seed < 8; ++seed) {
-    CHECK(summed(arithmetic, contributions, expected.size(), true, pool, seed) == expected);
-    if (summed(arithmetic, contributions, expected.size(), false, pool, seed) != expected) ++different;
+    CHECK(summed(arithmetic, contributions, expected.size(), true, seed) == expected);
+    if (summed(arithmetic, contributions, expected.size(), false, seed) != expected) ++different;
   }
   CHECK(dtype != DType::f32 || different > 0);  // or this shows nothing
-}
-
-void check_pool() {
-  BufferPool::Buffer survivor;
-  {
-    BufferPool pool;
-    const BufferPool::Buffer first = pool.take(1000);
-    const BufferPool::Buffer second = pool.take(1000);
-    CHECK(first != second && reinterpret_cast<uintptr_t>(first.get()) % 64 == 0);
-    const std::byte* const address = second.get();
-    survivor = second;
-    CHECK(pool.take(1000).get() != address);
-  }
-  survivor[999] = std::byte{1};
 }
 
 }  // namespace
 
 int main() {
-  for (const auto check : {check_pool}) check();
   for (size_t dtype = 0; dtype < kDTypes; ++dtype) {
     for (size_t op = 0; op < kOps; ++op) check_type(static_cast<DType>(dtype), static_cast<Op>(op));
   }
