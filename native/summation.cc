@@ -1,7 +1,6 @@
 #include "summation.h"
 
 #include <algorithm>
-#include <cstdlib>
 #include <cstring>
 #include <new>
 

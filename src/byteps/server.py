@@ -233,7 +233,7 @@ async def _joined(config: Config, server: Server, port: int) -> Welcome:
         try:
             welcome = _join(config, server, port)
             action = functools.partial(joined.set_result, welcome)
-        except Exception as error:
+        except Exception as error:  # raised where the future is awaited
             action = functools.partial(joined.set_exception, error)
         with contextlib.suppress(RuntimeError):  # the loop has ended
             loop.call_soon_threadsafe(settle, action)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import contextlib
+import dataclasses
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -18,7 +19,7 @@ from typing import TypeVar
 from byteps import _native
 from byteps.communicator import Communicator, ParameterServer
 from byteps.config import Config
-from byteps.control import ControlClient
+from byteps.control import ControlClient, Relay
 from byteps.coordinator.core import Coordinator
 from byteps.server import Server
 from byteps.session import Session
@@ -100,13 +101,9 @@ class _Cluster:
 
     def join(self, rank: int, size: int) -> Session:
         """One worker joins. Returns when all have."""
-        config = _replace(self._config, rank=rank, size=size, local_rank=rank, local_size=size)
-        early: list[Message] = []
-        session: list[Session] = []
-        control = ControlClient(
-            lambda message: session[0].on_notice(message) if session else early.append(message),
-            lambda reason: session[0].fail(reason) if session else None,
-        )
+        config = dataclasses.replace(self._config, rank=rank, size=size, local_rank=rank, local_size=size)
+        relay = Relay()
+        control = ControlClient(relay.on_notice, relay.on_closed)
         self._hub.connect(control)
         welcome = control.join(join_message(config), JOIN_TIMEOUT_S)
 
@@ -117,16 +114,9 @@ class _Cluster:
 
         worker = start_data_plane(config, welcome, link)
         communicator: Communicator = ParameterServer(control, worker, welcome.rank, credit_of(config))
-        session.append(Session(config, welcome, communicator, control))
-        for message in early:
-            session[0].on_notice(message)
-        return session[0]
-
-
-def _replace(config: Config, **changes: object) -> Config:
-    import dataclasses
-
-    return dataclasses.replace(config, **changes)  # type: ignore[arg-type]
+        session = Session(config, welcome, communicator, control)
+        relay.attach(session)
+        return session
 
 
 @contextlib.contextmanager

@@ -89,7 +89,7 @@ class ObjectExchange:
         """Bytes to send in any case: what cannot be sent must not leave the other ranks waiting."""
         try:
             return self.codec.encode(value, allow_pickle=self.allow_pickle), None
-        except Exception as error:
+        except Exception as error:  # raised once the others know
             return self.codec.failure(f"rank {self.session.rank} could not send its object: {error}"), error
 
     def _decode_from(self, rank: int, part: NDArray[np.uint8]) -> object:

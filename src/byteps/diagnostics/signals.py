@@ -99,7 +99,7 @@ class DumpOnSignal:
     def _safe_report(self) -> list[str]:
         try:
             return [f"  {line}" for line in self._report()]
-        except Exception as error:
+        except Exception as error:  # a dump must not end the training
             return [f"  no report: {type(error).__name__}: {error}"]
 
     def _print(self, *lines: str) -> None:
