@@ -108,6 +108,8 @@ class Session:
         local_rank, local_size: the same on this node.
         servers: the number of servers.
         config: the settings in force.
+        before_shutdown: called while rounds can still be finished; they must not raise.
+        on_shutdown: called when this worker has left.
     """
 
     def __init__(
@@ -129,6 +131,7 @@ class Session:
         self._failed = threading.Event()
         self._moved_bytes = 0
         self._speed_since_s = time.monotonic()
+        self.before_shutdown: list[Callable[[], None]] = []
         self.on_shutdown: list[Callable[[], None]] = []
         # Whoever forgets shutdown(): native threads must end before the memory that they write to is freed.
         weakref.finalize(self, communicator.close)
@@ -203,6 +206,7 @@ class Session:
 
     def shutdown(self) -> None:
         """Leave the job. Rounds in flight fail with SessionClosed. Calling it again does nothing."""
+        self._finish_rounds()
         if not self._close(leaves=True):
             return
         if self._control is not None:
@@ -218,8 +222,17 @@ class Session:
         Args:
             failed: by an exception that nobody caught; then this rank is lost instead of leaving in order.
         """
+        if not failed:
+            self._finish_rounds()
         if self._close(leaves=not failed):
             self._run_on_shutdown()
+
+    def _finish_rounds(self) -> None:
+        """Let those who leave rounds to themselves take the results, if there will be any."""
+        actions, self.before_shutdown = self.before_shutdown, []
+        if self._failure is None and not self._closed:
+            for action in actions:
+                action()
 
     def _close(self, leaves: bool) -> bool:
         """End the data plane; False if that was done before."""

@@ -3,6 +3,7 @@
 ``ops`` ``broadcasting`` ``handles``    single tensors; ``reduction`` resolves their arguments
 ``functions`` ``optimizer_state``       parameters, optimizer state, Python objects (``objects``)
 ``optimizer`` ``parallel``              training; both stand on ``gradients`` (``slots``, ``usage``)
+``cross_barrier``                       steps that do not wait (``barrier``, ``reads``, ``views``)
 ``tensors`` ``staging`` ``compression`` tensors as buffers
 ``torchrun`` ``invitations``            finding the job under torchrun
 """
@@ -27,6 +28,7 @@ from byteps.config import Config as _Config
 from byteps.torch import parallel as parallel
 from byteps.torch.broadcasting import broadcast, broadcast_, broadcast_async, broadcast_async_
 from byteps.torch.compression import Compression
+from byteps.torch.cross_barrier import CrossBarrier
 from byteps.torch.functions import allgather_object, broadcast_object, broadcast_parameters
 from byteps.torch.handles import poll, synchronize
 from byteps.torch.ops import (
@@ -46,6 +48,7 @@ from byteps.torch.optimizer_state import broadcast_optimizer_state
 __all__ = [
     "Average",
     "Compression",
+    "CrossBarrier",
     "DistributedOptimizer",
     "Max",
     "Min",

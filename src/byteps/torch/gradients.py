@@ -21,7 +21,7 @@ in Horovod; of the others, those that no rank uses in a round keep their gradien
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 import torch
@@ -35,6 +35,7 @@ from byteps.torch.usage import Usage
 from byteps.wire import TensorSpec
 
 if TYPE_CHECKING:
+    from byteps.session import Session
     from byteps.torch.staging import Stager
 
 
@@ -72,6 +73,16 @@ class GradientReducer:
     def __len__(self) -> int:
         return len(self._slots)
 
+    @property
+    def session(self) -> Session:
+        """Where gradients are sent."""
+        return self._exchange.session
+
+    @property
+    def slots(self) -> Sequence[Slot]:
+        """One for each parameter, in the order in which they were added."""
+        return self._slots
+
     def add(self, parameters: Iterable[tuple[str, Tensor]]) -> None:
         """Take in parameters and declare their gradients in one message. Raises as the constructor does."""
         new = [Slot(name, parameter) for name, parameter in parameters]
@@ -105,9 +116,8 @@ class GradientReducer:
     def mark_used(self) -> None:
         """A step has used the gradients: what another backward pass adds to them is not for the next step."""
         for slot in self._slots:
-            gradient = slot.parameter.grad
-            if gradient is not None:
-                slot.used, slot.used_version = weakref.ref(gradient), gradient._version
+            if slot.parameter.grad is not None:
+                slot.mark_used(slot.parameter.grad)
 
     def discard(self) -> None:
         """Wait for what is in flight and forget it, because the gradients are dropped.
@@ -120,7 +130,6 @@ class GradientReducer:
             slot.count = 0
         self.pending = False
 
-    @torch.no_grad()
     def close_round(self) -> None:
         """Send what has not been sent, and wait until every ``.grad`` is the reduced one.
 
@@ -129,23 +138,57 @@ class GradientReducer:
             ValueError: A gradient is sparse.
             BytePSError: The job failed.
         """
-        self._attach()
         try:
-            for slot in self._slots:
-                if (fault := _fault(slot)) is not None:
-                    raise RuntimeError(fault)
-                if slot.flight is None and slot.parameter.requires_grad and slot.parameter.grad is not None:
-                    self._send(slot)
-            for slot in self._usage.lacking(self._slots):
-                slot.parameter.grad = torch.zeros_like(slot.parameter)
-                self._submit(slot, slot.parameter.grad, contribute=False)
+            self.send_rest()
             for slot in self._slots:
                 if slot.flight is not None:
-                    self._receive(slot.flight)
+                    self.receive(slot.flight)
         finally:
             for slot in self._slots:
                 slot.flight = None
         self._learn()
+
+    @torch.no_grad()
+    def send_rest(self, may_drop: bool = True) -> None:
+        """Send what has not been sent, so that this rank takes part in the round of every parameter.
+
+        Args:
+            may_drop: Whether a gradient may have been dropped after it was sent.
+
+        Raises:
+            RuntimeError, ValueError, BytePSError: As ``close_round``. After the first, no gradient is in flight.
+        """
+        self._attach()
+        for slot in self._slots:
+            if (fault := _fault(slot, may_drop)) is not None:
+                self.discard()
+                raise RuntimeError(fault)
+        for slot in self._slots:
+            if slot.flight is None and slot.parameter.requires_grad and slot.parameter.grad is not None:
+                self._send(slot)
+        for slot in self._usage.lacking(self._slots):
+            slot.parameter.grad = torch.zeros_like(slot.parameter)
+            self._submit(slot, slot.parameter.grad, contribute=False)
+
+    def hand_over(self) -> list[tuple[Slot, Flight]]:
+        """Close a round whose gradients have all been sent; the caller receives them, most urgent first."""
+        flights = [(slot, slot.flight) for slot in self._slots if slot.flight is not None]
+        for slot, _ in flights:
+            slot.flight = None
+        self._learn()
+        flights.sort(key=lambda pair: pair[0].priority, reverse=True)
+        return flights
+
+    @torch.no_grad()
+    def receive(self, flight: Flight) -> None:
+        """Wait until a flight's gradient is the reduced one.
+
+        Raises:
+            BytePSError: The round failed.
+        """
+        flight.pending.finish()
+        if flight.wire is not flight.gradient:
+            flight.gradient.copy_(self._exchange.compression.decompress(flight.wire, flight.context))
 
     def _attach(self) -> None:
         """Hook what requires a gradient; for some parameters that may be so only since the last round."""
@@ -161,6 +204,8 @@ class GradientReducer:
     def _fired(self, slot: Slot) -> None:
         """Autograd has accumulated into a parameter's gradient."""
         self.started()
+        if slot.unread:
+            raise _unread(slot)
         gradient = slot.parameter.grad
         if not self.enabled or gradient is None:
             return
@@ -205,11 +250,6 @@ class GradientReducer:
             self._stagers[tensor.device] = Stager(tensor.device)
         return self._stagers[tensor.device]
 
-    def _receive(self, flight: Flight) -> None:
-        flight.pending.finish()
-        if flight.wire is not flight.gradient:
-            flight.gradient.copy_(self._exchange.compression.decompress(flight.wire, flight.context))
-
     def _drop(self, slot: Slot) -> None:
         """Let a round end whose result nobody wants; all ranks have begun it."""
         flight, slot.flight = slot.flight, None
@@ -251,7 +291,7 @@ class _Hook:
         parameter.register_post_accumulate_grad_hook(self)
 
 
-def _fault(slot: Slot) -> str | None:
+def _fault(slot: Slot, may_drop: bool) -> str | None:
     """What was done to a parameter's gradient that must not be done."""
     name, gradient, flight = slot.name, slot.parameter.grad, slot.flight
     if slot.taken:
@@ -260,11 +300,14 @@ def _fault(slot: Slot) -> str | None:
             "was made later for the same parameter. Use only the last one; with DistributedDataParallel, "
             "use a plain optimizer"
         )
-    if (
-        flight is None
-        or gradient is None
-        or (gradient is flight.gradient and gradient._version == flight.version)
-    ):
+    if flight is None or (gradient is None and may_drop):
+        return None
+    if gradient is None:
+        return (
+            f"the gradient of {name!r} was set to None while it was being sent. Call optimizer.zero_grad() to "
+            "drop gradients, on all ranks, and no step() for them"
+        )
+    if gradient is flight.gradient and flight.is_untouched():
         return None
     what = "changed" if gradient is flight.gradient else "replaced"
     return (
@@ -278,4 +321,12 @@ def _computed_again(slot: Slot, advice: str) -> RuntimeError:
     return RuntimeError(
         f"the gradient of {slot.name!r} was computed again after it had been sent: it was expected "
         f"{slot.expected} time(s) in a round, as before. {advice}"
+    )
+
+
+def _unread(slot: Slot) -> RuntimeError:
+    return RuntimeError(
+        f"parameter {slot.name!r} got a gradient, but the forward pass has not read it through its module since "
+        "the last step(), so it has computed with the value before that step. Read it as an attribute of its "
+        "module (module.weight) each time instead of keeping a reference to it, or call optimizer.flush() first"
     )

@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from types import MethodType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 from torch.optim import LBFGS, Optimizer
@@ -24,6 +24,9 @@ from byteps.session import Session
 from byteps.torch.compression import Compression, Compressor
 from byteps.torch.gradients import GradientReducer
 from byteps.torch.slots import Exchange
+
+if TYPE_CHECKING:
+    from byteps.torch.barrier import Barrier
 
 _ADVICE = (
     "Pass backward_passes_per_step=N to DistributedOptimizer, or call set_backward_passes_per_step(N), for N "
@@ -71,13 +74,7 @@ def _step(optimizer: SynchronizedOptimizer, closure: Callable[[], Any] | None = 
         RuntimeError: A gradient was changed while it was being sent.
         BytePSError: The job failed.
     """
-    if closure is not None:
-        result = optimizer._plain_step()(optimizer._reducing(closure), **options)
-    else:
-        optimizer._reduce_for_step()
-        result = optimizer._plain_step()(**options)
-    optimizer._after_step()
-    return result
+    return optimizer._take_step(closure, options)
 
 
 def _plain_copy(kind: type[Optimizer], state: dict[str, Any]) -> Optimizer:
@@ -89,9 +86,19 @@ def _plain_copy(kind: type[Optimizer], state: dict[str, Any]) -> Optimizer:
 class SynchronizedOptimizer(Optimizer):
     """What ``DistributedOptimizer`` returns, together with the class of the optimizer that it wraps."""
 
-    __slots__ = ("_assigned_step", "_passes", "_plain", "_reducer", "_skips", "_synchronized", "_warns")
+    __slots__ = (
+        "_assigned_step",
+        "_barrier",
+        "_passes",
+        "_plain",
+        "_reducer",
+        "_skips",
+        "_synchronized",
+        "_warns",
+    )
 
     _assigned_step: Callable[..., Any] | None
+    _barrier: Barrier | None  # only ``CrossBarrier`` makes one
     _passes: int
     _plain: Optimizer
     _reducer: GradientReducer | None
@@ -144,7 +151,7 @@ class SynchronizedOptimizer(Optimizer):
         if self._reducer is not None:
             self._reducer.discard()
         self._synchronized = self._warns = False
-        super().zero_grad(*args, **kwargs)
+        self._zero(*args, **kwargs)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """See ``torch.optim.Optimizer``. Gradients in flight are dropped."""
@@ -169,6 +176,19 @@ class SynchronizedOptimizer(Optimizer):
     def _step_supports_amp_scaling(self, value: bool) -> None:
         self._plain._step_supports_amp_scaling = value  # type: ignore[attr-defined]
 
+    def _take_step(self, closure: Callable[[], Any] | None, options: dict[str, Any]) -> Any:
+        """What ``step`` does. Whoever derives from this class replaces it here: ``step`` is no method."""
+        if closure is not None:
+            result = self._plain_step()(self._reducing(closure), **options)
+        else:
+            self._reduce_for_step()
+            result = self._plain_step()(**options)
+        self._after_step()
+        return result
+
+    def _zero(self, *args: Any, **kwargs: Any) -> None:
+        super().zero_grad(*args, **kwargs)
+
     def _plain_step(self) -> Callable[..., Any]:
         """The optimizer's own step, or what a learning rate schedule has put in its place."""
         assigned: Callable[..., Any] | None = self.__dict__.get("step")
@@ -186,7 +206,7 @@ class SynchronizedOptimizer(Optimizer):
         if self._skips:
             return
         if self._is_reduced() and self._warns:
-            warnings.warn(_STEP_AFTER_SYNCHRONIZE, stacklevel=3)
+            warnings.warn(_STEP_AFTER_SYNCHRONIZE, stacklevel=4)
         self._reduce()
 
     def _is_reduced(self) -> bool:
@@ -203,10 +223,15 @@ class SynchronizedOptimizer(Optimizer):
     def _adopt(self) -> None:
         """Take in parameters that were added to the optimizer after it was wrapped."""
         assert self._reducer is not None
-        if sum(len(group["params"]) for group in self.param_groups) == len(self._reducer):
+        if not self._has_more():
             return
         positions = named_parameters_of([group["params"] for group in self.param_groups], None)
         self._reducer.add([(name, p) for name, p in positions if not self._reducer.holds(p)])
+
+    def _has_more(self) -> bool:
+        """Whether parameters were added."""
+        assert self._reducer is not None
+        return sum(len(group["params"]) for group in self.param_groups) != len(self._reducer)
 
     def _after_step(self) -> None:
         self._synchronized = self._warns = False
@@ -285,7 +310,7 @@ def _share(optimizer: Optimizer, passes: int) -> SynchronizedOptimizer:
     wrapped.__dict__ = optimizer.__dict__
     wrapped._plain = optimizer
     wrapped._passes = passes
-    wrapped._reducer = wrapped._assigned_step = None
+    wrapped._reducer = wrapped._assigned_step = wrapped._barrier = None
     wrapped._skips = wrapped._synchronized = wrapped._warns = False
     return wrapped
 

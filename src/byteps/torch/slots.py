@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -69,6 +70,10 @@ class Flight:
     context: Any
     pending: Pending
 
+    def is_untouched(self) -> bool:
+        """Whether nobody has written to the gradient since it was sent."""
+        return self.gradient._version == self.version
+
 
 @dataclass(eq=False)
 class Slot:
@@ -89,6 +94,7 @@ class Slot:
         used: The gradient that the last step used.
         used_version: Its version then.
         flight: The gradient in flight.
+        unread: Whether the last step's update waits until the parameter is read (``crossing``).
     """
 
     name: str
@@ -105,6 +111,16 @@ class Slot:
     used: Reference = nothing
     used_version: int = 0
     flight: Flight | None = None
+    unread: bool = False
+
+    def mark_used(self, gradient: Tensor) -> None:
+        """A step has used the gradient."""
+        self.used, self.used_version = weakref.ref(gradient), gradient._version
+
+    def is_used(self) -> bool:
+        """Whether the parameter's gradient is what a step has used already."""
+        gradient = self.parameter.grad
+        return gradient is not None and self.used() is gradient and gradient._version == self.used_version
 
     def adds_to_used(self, gradient: Tensor) -> bool:
         """Whether a firing only added to what the last step used, as another model's backward pass does."""

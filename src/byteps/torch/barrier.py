@@ -1,0 +1,294 @@
+"""What is left of a step's barrier: each parameter waits for its own gradient, when somebody reads it.
+
+``cross`` ends a round without waiting. Every parameter of the round is *unread* from then on. Whoever reads
+one waits for its gradient; then all updates whose gradients have arrived by now are done in one batch, because
+an optimizer's step costs nearly the same for eight parameters as for one.
+
+Updates are done by the thread that reads. A batch is looked for among the parameters that come after the one
+that was read, in the order in which they were sent, up to the first that has not arrived.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+
+from torch import Tensor
+from torch.nn import Module
+from torch.optim import Optimizer
+
+from byteps.errors import BytePSError
+from byteps.torch.gradients import GradientReducer
+from byteps.torch.reads import Place, watch
+from byteps.torch.slots import Flight, Slot
+from byteps.torch.views import Group, culprit, snapshot, update
+
+_NEVER: Group = {}
+
+_log = logging.getLogger("byteps.torch")
+
+
+class Unread:
+    """One parameter, watched in all its places while its update waits, or until its first use is seen.
+
+    Attributes:
+        slot: The parameter.
+        flight: Its gradient; None if nothing waits.
+        group: The hyper-parameters of the step.
+        position: Among the parameters of the round, in the order in which they were sent.
+        zeroing: How ``zero_grad`` is to be done after the update, its ``set_to_none``; None for not at all.
+    """
+
+    __slots__ = ("_barrier", "_places", "flight", "group", "position", "slot", "zeroing")
+
+    def __init__(self, barrier: Barrier, slot: Slot, places: Sequence[tuple[Place, str]]) -> None:
+        self.slot = slot
+        self.flight: Flight | None = None
+        self.group = _NEVER
+        self.position = 0
+        self.zeroing: bool | None = None
+        self._barrier = barrier
+        self._places = places
+
+    def before_use(self) -> None:
+        """See ``Watcher``."""
+        if self.flight is None:
+            self._barrier.first_use(self)
+        else:
+            self._barrier.wait_for(self)
+
+    def before_listing(self) -> None:
+        """See ``Watcher``."""
+        if self.flight is not None:
+            self._barrier.wait_for(self)
+
+    @property
+    def is_watched(self) -> bool:
+        """Whether reads are noticed."""
+        return bool(self._places)
+
+    def settle(self, places: Sequence[tuple[Place, str]]) -> None:
+        """Where it can be read; there may be more places than before."""
+        self._places = places
+
+    def watch(self) -> None:
+        """Be told of reads from now on."""
+        for place, name in self._places:
+            place.watched[name] = self
+
+    def rest(self) -> None:
+        """Be told no longer."""
+        for place, name in self._places:
+            if place.watched.get(name) is self:
+                del place.watched[name]
+
+    def begin(self, flight: Flight, group: Group, position: int) -> None:
+        """Wait for a gradient."""
+        self.flight, self.group, self.position, self.zeroing = flight, group, position, None
+        self.slot.unread = True
+        self.watch()
+
+    def give_gradient(self) -> None:
+        """Make the reduced gradient the parameter's, whatever has been put there."""
+        assert self.flight is not None
+        if self.slot.parameter.grad is not self.flight.gradient:
+            self.slot.parameter.grad = self.flight.gradient
+
+    def end(self, gradient: Tensor | None) -> None:
+        """The update is done. ``gradient``: what the parameter had before; it gets that back."""
+        flight, self.flight = self.flight, None
+        assert flight is not None
+        self.slot.unread = False
+        self.rest()
+        parameter = self.slot.parameter
+        if gradient is flight.gradient:
+            self.slot.mark_used(gradient)
+        if self.zeroing is None:
+            if gradient is not parameter.grad:
+                parameter.grad = gradient
+        elif self.zeroing:
+            parameter.grad = None
+        elif parameter.grad is not None:
+            _zero(parameter.grad)
+
+
+class Barrier:
+    """The parameters of one optimizer between a step and the moment when they are read.
+
+    Args:
+        model: What reads them.
+        optimizer: Updates them.
+        reducer: Sends their gradients.
+    """
+
+    def __init__(self, model: Module, optimizer: Optimizer, reducer: GradientReducer) -> None:
+        self._model = model
+        self._optimizer = optimizer
+        self._reducer = reducer
+        self._lock = threading.RLock()
+        self._all: dict[Slot, Unread] = {}
+        self._round: Sequence[Unread] = ()
+        self._first_uses: list[str] | None = []
+        self.adopt()
+        finish = weakref.WeakMethod(self._finish_with_session)
+        reducer.session.before_shutdown.append(lambda: _call(finish()))
+
+    def adopt(self) -> None:
+        """Take in what the reducer and the model have got since the last time."""
+        places = watch(self._model)
+        for slot in self._reducer.slots:
+            found = places.get(id(slot.parameter), ())
+            if slot not in self._all:
+                self._all[slot] = Unread(self, slot, found)
+                if self._first_uses is not None:
+                    self._all[slot].watch()
+            self._all[slot].settle(found)
+
+    def cross(self) -> None:
+        """Close the round: send what has not been sent, and let updates wait for their gradients.
+
+        Raises:
+            RuntimeError: A gradient was changed while it was sent, there is none since the last step, or an
+                update of the last step has failed.
+            ValueError: A gradient is sparse.
+            BytePSError: The job failed.
+        """
+        self.finish()
+        self._check_new()
+        self._learn_order()
+        self._reducer.send_rest(may_drop=False)
+        groups = snapshot(self._optimizer)
+        flights = self._reducer.hand_over()
+        with self._lock:
+            self._round = [self._all[slot] for slot, _ in flights]
+            for position, (slot, flight) in enumerate(flights):
+                self._round[position].begin(flight, groups[id(slot.parameter)], position)
+        for unread in self._round:
+            if not unread.is_watched:
+                self.wait_for(unread)
+
+    def finish(self) -> None:
+        """Wait for all updates.
+
+        Raises:
+            RuntimeError: One cannot be done.
+            BytePSError: The job failed.
+        """
+        with self._lock:
+            if waiting := [unread for unread in self._round if unread.flight is not None]:
+                self._apply(waiting)
+            self._round = ()
+
+    def _finish_with_session(self) -> None:
+        try:
+            self.finish()
+        except (BytePSError, RuntimeError) as error:
+            _log.error("the last step's updates are incomplete: %s", error)
+
+    def zero_later(self, set_to_none: bool = True) -> set[int]:
+        """Have gradients that are on their way dropped once they are used. Returns their parameters' ids."""
+        with self._lock:
+            waiting = [unread for unread in self._round if unread.flight is not None]
+            for unread in waiting:
+                unread.zeroing = set_to_none or bool(unread.zeroing)
+        return {id(unread.slot.parameter) for unread in waiting}
+
+    def first_use(self, unread: Unread) -> None:
+        """A parameter is read for the first time. Only called in the first round."""
+        with self._lock:
+            unread.rest()
+            if self._first_uses is not None:
+                self._first_uses.append(unread.slot.name)
+
+    def wait_for(self, unread: Unread) -> None:
+        """Update a parameter, and what else has arrived. Raises as ``finish``."""
+        with self._lock:
+            if unread.flight is not None:  # else another thread was faster
+                self._apply([unread, *self._arrived_after(unread.position)])
+
+    def _arrived_after(self, position: int) -> Iterator[Unread]:
+        """What was sent after one parameter and is here, up to the first that is not."""
+        for number in range(position + 1, len(self._round)):
+            unread = self._round[number]
+            if unread.flight is not None:
+                if not unread.flight.pending.transfer.poll():
+                    return
+                yield unread
+
+    def _apply(self, batch: Sequence[Unread]) -> None:
+        """Wait for the gradients of some parameters and do the updates."""
+        if not (spoiled := [unread.slot.name for unread in batch if not self._receive(unread)]):
+            self._update(batch)
+            return
+        self._update([unread for unread in batch if unread.slot.name not in spoiled])
+        for unread in batch:
+            if unread.slot.name in spoiled:
+                unread.end(unread.slot.parameter.grad)
+        raise RuntimeError(
+            f"the gradient of {spoiled[0]!r} was changed between step() and the update of the parameter, which "
+            "is not done. Call optimizer.flush() before you use gradients, or drop them by "
+            "optimizer.zero_grad()"
+        )
+
+    def _receive(self, unread: Unread) -> bool:
+        """Wait for a gradient. Returns whether nobody wrote to it."""
+        flight = unread.flight
+        assert flight is not None
+        untouched = flight.is_untouched()
+        self._reducer.receive(flight)
+        flight.version = flight.gradient._version if untouched else -1
+        return untouched
+
+    def _update(self, batch: Sequence[Unread]) -> None:
+        wanted = [(unread.slot.parameter, unread.group) for unread in batch]
+        found = [parameter.grad for parameter, _ in wanted]
+        try:
+            for unread in batch:
+                unread.give_gradient()
+            update(self._optimizer, wanted)
+        except Exception as error:
+            name = culprit(self._optimizer, [(unread.slot.name, *pair) for unread, pair in zip(batch, wanted)])
+            raise RuntimeError(f"the update of parameter {name!r} failed: {error}") from error
+        finally:
+            for unread, gradient in zip(batch, found, strict=True):
+                unread.end(gradient)
+
+    def _check_new(self) -> None:
+        """Refuse a second step on the same gradients."""
+        if self._reducer.pending:
+            return
+        for slot in self._reducer.slots:
+            if slot.is_used():
+                raise RuntimeError(
+                    f"step() was called again without a backward pass since the last step(): the gradient of "
+                    f"{slot.name!r} has been used already. Call step() once after each backward pass, or "
+                    "zero_grad() if this rank has nothing to add"
+                )
+
+    def _learn_order(self) -> None:
+        """At the end of the first round: send in the order in which parameters were first used."""
+        order, self._first_uses = self._first_uses, None
+        if order is None:
+            return
+        for unread in self._all.values():
+            unread.rest()
+        if order:
+            named = set(order)
+            others = [slot.name for slot in self._reducer.slots if slot.name not in named]
+            self._reducer.set_forward_order([*order, *others])
+
+
+def _call(function: Callable[[], None] | None) -> None:
+    if function is not None:
+        function()
+
+
+def _zero(gradient: Tensor) -> None:
+    """What ``zero_grad(set_to_none=False)`` does to one gradient."""
+    if gradient.grad_fn is not None:
+        gradient.detach_()
+    else:
+        gradient.requires_grad_(False)
+    gradient.zero_()

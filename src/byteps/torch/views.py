@@ -1,0 +1,92 @@
+"""One optimizer, stepped over some of its parameters at a time.
+
+A view is a shallow copy of the optimizer: its ``param_groups`` hold only the wanted parameters, with the
+hyper-parameters of a chosen moment, and its ``state`` is the very same object. It is stepped through the class,
+past what learning rate schedules have put on the instance. This gives what the optimizer's own step gives if it
+treats each parameter by itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+Group = dict[str, Any]
+
+
+def snapshot(optimizer: Optimizer) -> dict[int, Group]:
+    """The hyper-parameters that apply to each parameter now, by its ``id``."""
+    groups: dict[int, Group] = {}
+    for group in optimizer.param_groups:
+        kept = {name: _kept(value) for name, value in group.items() if name != "params"}
+        groups.update((id(parameter), kept) for parameter in group["params"])
+    return groups
+
+
+def _kept(value: Any) -> Any:
+    """A value that schedules may change in place, as it is now."""
+    if isinstance(value, Tensor):
+        return value.detach().clone()
+    return copy.copy(value) if isinstance(value, list | dict) else value
+
+
+def update(optimizer: Optimizer, parameters: Sequence[tuple[Tensor, Group]]) -> None:
+    """Step some parameters, whose gradients are in ``.grad``.
+
+    It may be called wherever a parameter is read, so also within ``inference_mode`` or ``autocast``, which the
+    optimizer's step must not see.
+
+    Args:
+        optimizer: The whole optimizer.
+        parameters: Each with its hyper-parameters from ``snapshot``.
+    """
+    if not parameters:
+        return
+    device = parameters[0][0].device.type
+    with contextlib.ExitStack() as outside:
+        if torch.is_inference_mode_enabled():
+            outside.enter_context(torch.inference_mode(False))
+        if torch.is_autocast_enabled(device):
+            outside.enter_context(torch.autocast(device, enabled=False))
+        own_step(type(optimizer))(view(optimizer, parameters))
+
+
+def culprit(optimizer: Optimizer, parameters: Sequence[tuple[str, Tensor, Group]]) -> str:
+    """After an update has failed: the name of the parameter for which it fails, tried on copies."""
+    for name, parameter, group in parameters:
+        double = parameter.detach().clone().requires_grad_()
+        double.grad = parameter.grad
+        alone = view(optimizer, [(double, group)])
+        alone.state = {double: copy.deepcopy(optimizer.state.get(parameter, {}))}  # type: ignore[assignment]
+        try:
+            own_step(type(optimizer))(alone)
+        except Exception:  # whatever an optimizer may raise
+            return name
+    return ", ".join(name for name, _, _ in parameters)
+
+
+def view(optimizer: Optimizer, parameters: Iterable[tuple[Tensor, Group]]) -> Optimizer:
+    """The optimizer reduced to some parameters. Arguments are those of ``update``."""
+    groups: dict[int, Group] = {}
+    for parameter, kept in parameters:
+        group = groups.get(id(kept))
+        if group is None:
+            groups[id(kept)] = {"params": [parameter], **kept}
+        else:
+            group["params"].append(parameter)
+    made: Optimizer = object.__new__(type(optimizer))
+    made.__dict__ = {**optimizer.__dict__, "param_groups": list(groups.values())}
+    return made
+
+
+def own_step(kind: type[Optimizer]) -> Callable[..., Any]:
+    """The ``step`` of a class as its author wrote it, without the calls of step hooks around it."""
+    step: Any = kind.step
+    unhooked: Callable[..., Any] = step.__wrapped__ if getattr(step, "hooked", False) else step
+    return unhooked
