@@ -73,6 +73,11 @@ def distributed(network: nn.Module, session: Session, make: MakeOptimizer = sgd,
     return bps.DistributedOptimizer(make(network.parameters()), names, session=session, **options)
 
 
+def crossing(network: nn.Module, session: Session, make: MakeOptimizer = sgd, **options: Any) -> Any:
+    """A wrapped optimizer over all of a model's parameters, whose steps do not wait."""
+    return bps.CrossBarrier(network, make(network.parameters()), session=session, **options)
+
+
 def train(network: nn.Module, optimizer: torch.optim.Optimizer, rank: int, steps: Iterable[int]) -> None:
     """The usual loop."""
     for step in steps:
@@ -128,8 +133,12 @@ def assert_equal(found: list[Tensor], wanted: list[Tensor]) -> None:
 Loop = Callable[[Session, nn.Module, Any], None]
 
 
-def trained(ranks: Ranks, loop: Loop, size: int = 2, **options: Any) -> list[list[Tensor]]:
+def trained(
+    ranks: Ranks, loop: Loop, size: int = 2, wrap: Callable[..., Any] = distributed, **options: Any
+) -> list[list[Tensor]]:
     """Run ``loop(session, network, optimizer)`` on each rank.
+
+    ``wrap`` makes the optimizer, and gets what else is given.
 
     Returns:
         The parameters afterwards, by rank.
@@ -137,7 +146,7 @@ def trained(ranks: Ranks, loop: Loop, size: int = 2, **options: Any) -> list[lis
 
     def work(session: Session) -> list[Tensor]:
         network = model()
-        loop(session, network, distributed(network, session, **options))
+        loop(session, network, wrap(network, session, **options))
         return parameters(network)
 
     return ranks(size, work)

@@ -3,7 +3,7 @@
 ``ops`` ``broadcasting`` ``handles``    single tensors; ``reduction`` resolves their arguments
 ``functions`` ``optimizer_state``       parameters, optimizer state, Python objects (``objects``)
 ``optimizer`` ``parallel``              training; both stand on ``gradients`` (``slots``, ``usage``)
-``cross_barrier``                       steps that do not wait (``barrier``, ``reads``, ``views``)
+``cross_barrier``                       steps that do not wait (``crossing``, ``reads``, ``views``)
 ``tensors`` ``staging`` ``compression`` tensors as buffers
 ``torchrun`` ``invitations``            finding the job under torchrun
 """

@@ -1,8 +1,8 @@
-"""``CrossBarrier``: ``step()`` returns at once, and the next forward pass starts while gradients are on their way.
+"""``CrossBarrier``: ``step()`` returns at once; the next forward pass starts while gradients are on their way.
 
-Each parameter waits for its own gradient where it is read (``reads``, ``barrier``), and the unmodified optimizer
-updates what has arrived (``views``). This is the idea of ByteScheduler (Peng et al., SOSP 2019), for any optimizer
-that treats its parameters one by one.
+Each parameter waits for its own gradient where it is read (``reads``, ``crossing``), and the unmodified
+optimizer updates what has arrived (``views``). This is the idea of ByteScheduler (Peng et al., SOSP 2019), for
+any optimizer that treats its parameters one by one.
 """
 
 from __future__ import annotations
@@ -18,16 +18,17 @@ from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimize
 from byteps.adapters.reductions import Average
 from byteps.dtypes import ReduceOp
 from byteps.session import Session
-from byteps.torch.barrier import Barrier
+from byteps.torch.crossing import Barrier
 from byteps.torch.compression import Compression, Compressor
 from byteps.torch.optimizer import DistributedOptimizer, SynchronizedOptimizer
+from byteps.torch.viewable import check_viewable
 from byteps.torch.views import view
 
 __all__ = ["CrossBarrier"]
 
 _CLOSURE = (
-    "CrossBarrier's step() takes no closure: the closure would run a forward pass before the parameters that it "
-    "reads are updated. Compute the loss and call backward() before step(), or use DistributedOptimizer"
+    "CrossBarrier's step() takes no closure: the update would have to be done before it returns. Compute the "
+    "loss and call backward() before step(), or use DistributedOptimizer"
 )
 
 
@@ -52,7 +53,7 @@ class CrossingOptimizer(SynchronizedOptimizer):
         return super().state_dict()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """See ``torch.optim.Optimizer``. Waits for all updates; gradients that no step has used are dropped."""
+        """See ``torch.optim.Optimizer``. Waits for all updates; gradients that no step used are dropped."""
         self.flush()
         super().load_state_dict(state_dict)
 
@@ -73,7 +74,7 @@ class CrossingOptimizer(SynchronizedOptimizer):
         return None
 
     def _may_cross(self) -> bool:
-        """Whether this step needs nothing but the update: nobody has the gradients, or looks at the update."""
+        """Whether nobody has had the gradients already, or wants to see the update when it is done."""
         assigned = self.__dict__.get("step")
         return not (
             self._skips
@@ -102,8 +103,11 @@ class CrossingOptimizer(SynchronizedOptimizer):
         if type(self._plain).zero_grad is not Optimizer.zero_grad:
             self.flush()
         waiting = self._barrier.zero_later(*args, **kwargs)
-        rest = [(p, _NO_GROUP) for group in self.param_groups for p in group["params"] if id(p) not in waiting]
-        type(self._plain).zero_grad(view(self._plain, rest), *args, **kwargs)
+        held = [parameter for group in self.param_groups for parameter in group["params"]]
+        rest = view(
+            self._plain, [(parameter, _NO_GROUP) for parameter in held if id(parameter) not in waiting]
+        )
+        type(self._plain).zero_grad(rest, *args, **kwargs)
 
 
 _NO_GROUP: dict[str, Any] = {}
@@ -143,12 +147,20 @@ def CrossBarrier(  # noqa: N802  (the name that scripts use)
 
     Raises:
         TypeError: ``model`` is no module, or ``optimizer`` no torch optimizer.
-        ValueError: The optimizer cannot cross the barrier; the message says why. Or as ``DistributedOptimizer``.
-        NotInitialized, DeclarationError: As ``DistributedOptimizer``.
+        ValueError: The optimizer cannot cross the barrier; the message says why.
+        ValueError, NotInitialized, DeclarationError: As ``DistributedOptimizer``.
     """
     if not isinstance(model, Module):
         raise TypeError(f"model: expected a torch.nn.Module, got {type(model).__name__}")
-    if not isinstance(optimizer, SynchronizedOptimizer):
+    if isinstance(optimizer, CrossingOptimizer):
+        raise ValueError("this optimizer crosses the barrier already: wrap each optimizer once")
+    if isinstance(optimizer, Optimizer):
+        check_viewable(optimizer._plain if isinstance(optimizer, SynchronizedOptimizer) else optimizer)
+    if isinstance(optimizer, SynchronizedOptimizer):
+        _check_unchanged(
+            compression, backward_passes_per_step, op, gradient_predivide_factor, sparse_as_dense
+        )
+    else:
         optimizer = DistributedOptimizer(
             optimizer,
             _names(model, optimizer) if named_parameters is None else named_parameters,
@@ -160,6 +172,14 @@ def CrossBarrier(  # noqa: N802  (the name that scripts use)
             session=session,
         )
     return _crossing(model, optimizer)
+
+
+def _check_unchanged(*given: object) -> None:
+    if given != (Compression.none, 1, Average, 1.0, False):
+        raise ValueError(
+            "the optimizer is distributed already: give compression=, backward_passes_per_step=, op=, "
+            "gradient_predivide_factor= and sparse_as_dense= to DistributedOptimizer"
+        )
 
 
 def _names(model: Module, optimizer: Optimizer) -> list[tuple[str, Tensor]]:
@@ -175,7 +195,7 @@ def _crossing(model: Module, optimizer: SynchronizedOptimizer) -> CrossingOptimi
     plain = optimizer._plain
     kind = type(plain)
     crossing = type(kind.__name__, (CrossingOptimizer, kind), {"__module__": kind.__module__})
-    optimizer.__class__ = crossing  # type: ignore[assignment]
+    optimizer.__class__ = crossing
     assert isinstance(optimizer, CrossingOptimizer)
     if optimizer._reducer is not None:
         optimizer._barrier = Barrier(model, plain, optimizer._reducer)

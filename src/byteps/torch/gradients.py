@@ -156,7 +156,7 @@ class GradientReducer:
             may_drop: Whether a gradient may have been dropped after it was sent.
 
         Raises:
-            RuntimeError, ValueError, BytePSError: As ``close_round``. After the first, no gradient is in flight.
+            RuntimeError, ValueError, BytePSError: As ``close_round``. A RuntimeError leaves nothing in flight.
         """
         self._attach()
         for slot in self._slots:
@@ -304,8 +304,8 @@ def _fault(slot: Slot, may_drop: bool) -> str | None:
         return None
     if gradient is None:
         return (
-            f"the gradient of {name!r} was set to None while it was being sent. Call optimizer.zero_grad() to "
-            "drop gradients, on all ranks, and no step() for them"
+            f"the gradient of {name!r} was set to None while it was being sent. To drop gradients, call "
+            "optimizer.zero_grad() on all ranks, and no step()"
         )
     if gradient is flight.gradient and flight.is_untouched():
         return None
@@ -326,7 +326,7 @@ def _computed_again(slot: Slot, advice: str) -> RuntimeError:
 
 def _unread(slot: Slot) -> RuntimeError:
     return RuntimeError(
-        f"parameter {slot.name!r} got a gradient, but the forward pass has not read it through its module since "
-        "the last step(), so it has computed with the value before that step. Read it as an attribute of its "
-        "module (module.weight) each time instead of keeping a reference to it, or call optimizer.flush() first"
+        f"parameter {slot.name!r} got a gradient, but nobody has read it through its module since the last "
+        "step(): the forward pass has computed with its value before that step. Read it as an attribute of its "
+        "module (module.weight) each time instead of keeping a reference, or call optimizer.flush() first"
     )

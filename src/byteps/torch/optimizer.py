@@ -26,7 +26,7 @@ from byteps.torch.gradients import GradientReducer
 from byteps.torch.slots import Exchange
 
 if TYPE_CHECKING:
-    from byteps.torch.barrier import Barrier
+    from byteps.torch.crossing import Barrier
 
 _ADVICE = (
     "Pass backward_passes_per_step=N to DistributedOptimizer, or call set_backward_passes_per_step(N), for N "

@@ -1,17 +1,16 @@
 """Noticing that a parameter is read, wherever that happens.
 
-Modules keep their parameters in ``_parameters``; every attribute access, ``parameters()`` and ``state_dict()``
-reads that dict. A watched module has one in its place that first tells whoever watches the parameter. Some
-modules also keep parameters elsewhere, as recurrent layers do; those are told of when the module is called.
+Modules keep their parameters in ``_parameters``; attribute access, ``parameters()`` and ``state_dict()`` all
+read that dict. A watched module has one in its place that first tells whoever watches the parameter. Some
+modules keep parameters elsewhere too, as recurrent layers do; those count as read when the module is called.
 """
 
 from __future__ import annotations
 
-from collections.abc import ItemsView, Iterator, Mapping, MutableMapping, ValuesView
+from collections.abc import ItemsView, Iterator, Mapping, ValuesView
 from typing import Any, Protocol
 
 import torch
-from torch import Tensor
 from torch.nn import Module, Parameter
 
 
@@ -61,7 +60,9 @@ class WatchedParameters(dict[str, "Parameter | None"]):
 
     def get(self, name: str, default: Any = None) -> Any:
         """See ``dict``."""
-        return self[name] if name in self else default
+        if name not in self:
+            return default
+        return self[name]
 
     def pop(self, name: str, *default: Any) -> Any:
         """See ``dict``."""
@@ -105,7 +106,7 @@ class WatchedCalls:
     def __init__(self) -> None:
         self.watched: dict[str, Watcher] = {}
 
-    @torch.compiler.disable
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
     def __call__(self, module: Module, inputs: Any) -> None:
         """The module is about to run."""
         for watcher in list(self.watched.values()):
@@ -113,10 +114,6 @@ class WatchedCalls:
 
     def __reduce__(self) -> Any:
         return WatchedCalls, ()
-
-
-Places = MutableMapping[int, "list[tuple[Place, str]]"]
-"""Where each parameter can be read, by its ``id``, and its name there."""
 
 
 def watch(model: Module) -> dict[int, list[tuple[Place, str]]]:
@@ -166,8 +163,3 @@ def _hook_of(module: Module) -> WatchedCalls:
     made = WatchedCalls()
     module.register_forward_pre_hook(made)
     return made
-
-
-def is_parameter_of(model: Module, parameter: Tensor) -> bool:
-    """Whether a module of the model holds the parameter."""
-    return any(parameter is each for each in model.parameters())

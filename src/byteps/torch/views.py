@@ -1,9 +1,9 @@
 """One optimizer, stepped over some of its parameters at a time.
 
 A view is a shallow copy of the optimizer: its ``param_groups`` hold only the wanted parameters, with the
-hyper-parameters of a chosen moment, and its ``state`` is the very same object. It is stepped through the class,
-past what learning rate schedules have put on the instance. This gives what the optimizer's own step gives if it
-treats each parameter by itself.
+hyper-parameters of a chosen moment, and its ``state`` is the very same object. It is stepped through the
+class, past what learning rate schedules have put on the instance. This gives what the optimizer's own step
+gives if that treats each parameter by itself (``viewable``).
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ def _kept(value: Any) -> Any:
 def update(optimizer: Optimizer, parameters: Sequence[tuple[Tensor, Group]]) -> None:
     """Step some parameters, whose gradients are in ``.grad``.
 
-    It may be called wherever a parameter is read, so also within ``inference_mode`` or ``autocast``, which the
-    optimizer's step must not see.
+    It may be called wherever a parameter is read, also within ``inference_mode`` or ``autocast``, which an
+    optimizer must not see.
 
     Args:
         optimizer: The whole optimizer.
@@ -57,9 +57,9 @@ def update(optimizer: Optimizer, parameters: Sequence[tuple[Tensor, Group]]) -> 
         own_step(type(optimizer))(view(optimizer, parameters))
 
 
-def culprit(optimizer: Optimizer, parameters: Sequence[tuple[str, Tensor, Group]]) -> str:
-    """After an update has failed: the name of the parameter for which it fails, tried on copies."""
-    for name, parameter, group in parameters:
+def culprit(optimizer: Optimizer, parameters: Sequence[tuple[Tensor, Group]]) -> int:
+    """After an update has failed: the number of the parameter for which it fails, tried on copies."""
+    for number, (parameter, group) in enumerate(parameters):
         double = parameter.detach().clone().requires_grad_()
         double.grad = parameter.grad
         alone = view(optimizer, [(double, group)])
@@ -67,8 +67,8 @@ def culprit(optimizer: Optimizer, parameters: Sequence[tuple[str, Tensor, Group]
         try:
             own_step(type(optimizer))(alone)
         except Exception:  # whatever an optimizer may raise
-            return name
-    return ", ".join(name for name, _, _ in parameters)
+            return number
+    return 0
 
 
 def view(optimizer: Optimizer, parameters: Iterable[tuple[Tensor, Group]]) -> Optimizer:

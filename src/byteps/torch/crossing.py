@@ -1,8 +1,8 @@
 """What is left of a step's barrier: each parameter waits for its own gradient, when somebody reads it.
 
 ``cross`` ends a round without waiting. Every parameter of the round is *unread* from then on. Whoever reads
-one waits for its gradient; then all updates whose gradients have arrived by now are done in one batch, because
-an optimizer's step costs nearly the same for eight parameters as for one.
+one waits for its gradient; then all updates whose gradients have arrived by now are done in one batch: an
+optimizer's step costs nearly the same for eight parameters as for one.
 
 Updates are done by the thread that reads. A batch is looked for among the parameters that come after the one
 that was read, in the order in which they were sent, up to the first that has not arrived.
@@ -227,9 +227,9 @@ class Barrier:
             if unread.slot.name in spoiled:
                 unread.end(unread.slot.parameter.grad)
         raise RuntimeError(
-            f"the gradient of {spoiled[0]!r} was changed between step() and the update of the parameter, which "
-            "is not done. Call optimizer.flush() before you use gradients, or drop them by "
-            "optimizer.zero_grad()"
+            f"the gradient of {spoiled[0]!r} was changed after step(), while it was being sent, so the "
+            "parameter is not updated. Call optimizer.flush() before you change gradients; zero_grad() of the "
+            "optimizer drops them at the right time"
         )
 
     def _receive(self, unread: Unread) -> bool:
@@ -249,7 +249,7 @@ class Barrier:
                 unread.give_gradient()
             update(self._optimizer, wanted)
         except Exception as error:
-            name = culprit(self._optimizer, [(unread.slot.name, *pair) for unread, pair in zip(batch, wanted)])
+            name = batch[culprit(self._optimizer, wanted)].slot.name
             raise RuntimeError(f"the update of parameter {name!r} failed: {error}") from error
         finally:
             for unread, gradient in zip(batch, found, strict=True):
