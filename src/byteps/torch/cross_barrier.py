@@ -152,15 +152,17 @@ def CrossBarrier(  # noqa: N802  (the name that scripts use)
     """
     if not isinstance(model, Module):
         raise TypeError(f"model: expected a torch.nn.Module, got {type(model).__name__}")
+    if not isinstance(optimizer, Optimizer):
+        raise TypeError(f"optimizer: expected a torch.optim.Optimizer, got {type(optimizer).__name__}")
     if isinstance(optimizer, CrossingOptimizer):
         raise ValueError("this optimizer crosses the barrier already: wrap each optimizer once")
-    if isinstance(optimizer, Optimizer):
-        check_viewable(optimizer._plain if isinstance(optimizer, SynchronizedOptimizer) else optimizer)
     if isinstance(optimizer, SynchronizedOptimizer):
+        check_viewable(optimizer._plain)
         _check_unchanged(
             compression, backward_passes_per_step, op, gradient_predivide_factor, sparse_as_dense
         )
     else:
+        check_viewable(optimizer)
         optimizer = DistributedOptimizer(
             optimizer,
             _names(model, optimizer) if named_parameters is None else named_parameters,

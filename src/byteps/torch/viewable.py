@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections import defaultdict
+from collections import OrderedDict, defaultdict
 from typing import Any
 
 import torch
@@ -67,7 +67,9 @@ class _Trial:
         self.parameters = [parameter for group in groups for parameter in group["params"]]
         self._optimizer: Optimizer = object.__new__(type(optimizer))
         for name, value in optimizer.__dict__.items():
-            if name not in ("param_groups", "state", "step") and not name.endswith("_hooks"):
+            if name.endswith("_hooks"):
+                self._optimizer.__dict__[name] = OrderedDict()
+            elif name not in ("param_groups", "state", "step"):
                 self._optimizer.__dict__[name] = copy.deepcopy(value, copies)
         self._optimizer.state = defaultdict(dict)
         self._optimizer.param_groups = [_trial_group(group) for group in groups]
