@@ -12,6 +12,7 @@ import time
 import weakref
 from collections import Counter
 from collections.abc import Callable, Sequence
+from typing import Protocol
 
 from byteps.communicator import (
     DEPARTED,
@@ -100,6 +101,14 @@ class Handle:
         self._memory = None
 
 
+class Unfinished(Protocol):
+    """Leaves rounds to themselves for a while."""
+
+    def finish_rounds(self) -> None:
+        """Take the results of all rounds in flight. Must not raise."""
+        ...
+
+
 class Session:
     """One worker's membership of one job. Made by ``joining.connect``.
 
@@ -108,7 +117,7 @@ class Session:
         local_rank, local_size: the same on this node.
         servers: the number of servers.
         config: the settings in force.
-        before_shutdown: called while rounds can still be finished; they must not raise.
+        unfinished: who may have rounds to finish before this worker leaves.
         on_shutdown: called when this worker has left.
     """
 
@@ -131,7 +140,7 @@ class Session:
         self._failed = threading.Event()
         self._moved_bytes = 0
         self._speed_since_s = time.monotonic()
-        self.before_shutdown: list[Callable[[], None]] = []
+        self.unfinished: weakref.WeakSet[Unfinished] = weakref.WeakSet()
         self.on_shutdown: list[Callable[[], None]] = []
         # Whoever forgets shutdown(): native threads must end before the memory that they write to is freed.
         weakref.finalize(self, communicator.close)
@@ -229,10 +238,9 @@ class Session:
 
     def _finish_rounds(self) -> None:
         """Let those who leave rounds to themselves take the results, if there will be any."""
-        actions, self.before_shutdown = self.before_shutdown, []
         if self._failure is None and not self._closed:
-            for action in actions:
-                action()
+            for each in list(self.unfinished):
+                each.finish_rounds()
 
     def _close(self, leaves: bool) -> bool:
         """End the data plane; False if that was done before."""

@@ -86,8 +86,8 @@ Check = Callable[[nn.Module, Any, Callable[[], None]], None]
 def with_all_in_flight(ranks: Ranks, check: Check, steps: int = 2, make: MakeOptimizer = sgd) -> list[Any]:
     """Call ``check(network, optimizer, release)`` on rank 0 after a step whose gradients cannot have arrived.
 
-    They can once ``release`` was called, at the latest at the end of the check. Returns the parameters of both
-    ranks after ``steps`` steps; the first two come before the check.
+    They can once ``release`` was called, at the latest at the end of the check. Returns the parameters of
+    both ranks after ``steps`` steps; the first two come before the check.
     """
     released = threading.Event()
 
@@ -270,10 +270,11 @@ def test_zero_grad(ranks: Ranks, set_to_none: bool, when: str, through_module: b
             if when == "after step":
                 zero_grad(set_to_none=set_to_none)
         for parameter in network.parameters():
-            if when == "after step":
-                assert (parameter.grad is None) if set_to_none else not parameter.grad.any()
+            gradient = parameter.grad
+            if when == "before backward":
+                assert gradient is not None
             else:
-                assert parameter.grad is not None
+                assert gradient is None if set_to_none else gradient is not None and not gradient.any()
 
     assert_trains_as_one(ranks, loop, 4, wrap=crossing)
 

@@ -36,7 +36,7 @@ class Counting(torch.optim.SGD):
 
     count = 0
 
-    def step(self, closure: Any = None) -> None:
+    def step(self, closure: Any = None) -> Any:
         self.count += 1
         with torch.no_grad():
             for parameter in self.param_groups[0]["params"]:
@@ -46,7 +46,7 @@ class Counting(torch.optim.SGD):
 class CountingInGroup(torch.optim.SGD):
     """Keeps a counter in its parameter groups."""
 
-    def step(self, closure: Any = None) -> None:
+    def step(self, closure: Any = None) -> Any:
         for group in self.param_groups:
             group["count"] = group.get("count", 0) + 1
             with torch.no_grad():
@@ -57,7 +57,7 @@ class CountingInGroup(torch.optim.SGD):
 class Clipping(torch.optim.SGD):
     """Looks at the norm of all gradients together."""
 
-    def step(self, closure: Any = None) -> None:
+    def step(self, closure: Any = None) -> Any:
         nn.utils.clip_grad_norm_(self.param_groups[0]["params"], 1.0)
         super().step(closure)
 
@@ -65,7 +65,7 @@ class Clipping(torch.optim.SGD):
 class Closing(torch.optim.SGD):
     """Cannot do without a closure."""
 
-    def step(self, closure: Any) -> None:  # type: ignore[override]
+    def step(self, closure: Any) -> Any:  # type: ignore[override]
         closure()
 
 
@@ -185,7 +185,7 @@ def test_gradients_set_to_none_after_the_step_stay_none(ranks: Ranks) -> None:
 
 def test_a_gradient_written_to_after_the_step(ranks: Ranks) -> None:
     def check(network: Any, optimizer: Any, release: Callable[[], None]) -> None:
-        first, *others = optimizer.param_groups[0]["params"]
+        first = optimizer.param_groups[0]["params"][0]
         first.grad.mul_(2)
         release()
         with pytest.raises(RuntimeError, match=r"'0\.weight' was changed after step\(\).*flush\(\)"):

@@ -1,8 +1,8 @@
-"""``CrossBarrier``: ``step()`` returns at once; the next forward pass starts while gradients are on their way.
+"""``CrossBarrier``: the next forward pass starts while gradients of the last step are on their way.
 
 Each parameter waits for its own gradient where it is read (``reads``, ``crossing``), and the unmodified
-optimizer updates what has arrived (``views``). This is the idea of ByteScheduler (Peng et al., SOSP 2019), for
-any optimizer that treats its parameters one by one.
+optimizer updates what has arrived (``views``). The idea is ByteScheduler's (Peng et al., SOSP 2019); here it
+is for any optimizer that treats its parameters one by one.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimize
 from byteps.adapters.reductions import Average
 from byteps.dtypes import ReduceOp
 from byteps.session import Session
-from byteps.torch.crossing import Barrier
 from byteps.torch.compression import Compression, Compressor
+from byteps.torch.crossing import Barrier
 from byteps.torch.optimizer import DistributedOptimizer, SynchronizedOptimizer
 from byteps.torch.viewable import check_viewable
 from byteps.torch.views import view

@@ -15,13 +15,14 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 
+import torch
 from torch import Tensor
 from torch.nn import Module
 from torch.optim import Optimizer
 
 from byteps.errors import BytePSError
 from byteps.torch.gradients import GradientReducer
-from byteps.torch.reads import Place, watch
+from byteps.torch.reads import CompiledCalls, Places, is_being_compiled, watch
 from byteps.torch.slots import Flight, Slot
 from byteps.torch.views import Group, culprit, snapshot, update
 
@@ -39,39 +40,54 @@ class Unread:
         group: The hyper-parameters of the step.
         position: Among the parameters of the round, in the order in which they were sent.
         zeroing: How ``zero_grad`` is to be done after the update, its ``set_to_none``; None for not at all.
+        barrier: Whom to tell. Only what waits keeps it alive.
+        eager: Whether code that is not compiled has been seen to use it.
     """
 
-    __slots__ = ("_barrier", "_places", "flight", "group", "position", "slot", "zeroing")
+    __slots__ = (
+        "_kept",
+        "_notice",
+        "_places",
+        "barrier",
+        "eager",
+        "flight",
+        "group",
+        "position",
+        "slot",
+        "zeroing",
+    )
 
-    def __init__(self, barrier: Barrier, slot: Slot, places: Sequence[tuple[Place, str]]) -> None:
+    def __init__(self, barrier: Barrier, slot: Slot, notice: Callable[[Unread], None]) -> None:
         self.slot = slot
         self.flight: Flight | None = None
         self.group = _NEVER
         self.position = 0
         self.zeroing: bool | None = None
-        self._barrier = barrier
-        self._places = places
+        self.barrier = weakref.ref(barrier)
+        self.eager = False
+        self._kept: Barrier | None = None
+        self._notice = notice
+        self._places: Places = ()
 
     def before_use(self) -> None:
         """See ``Watcher``."""
-        if self.flight is None:
-            self._barrier.first_use(self)
-        else:
-            self._barrier.wait_for(self)
+        self.eager = self.eager or not is_being_compiled()
+        self._notice(self)
 
     def before_listing(self) -> None:
         """See ``Watcher``."""
         if self.flight is not None:
-            self._barrier.wait_for(self)
+            self._notice(self)
 
-    @property
-    def is_watched(self) -> bool:
-        """Whether reads are noticed."""
-        return bool(self._places)
-
-    def settle(self, places: Sequence[tuple[Place, str]]) -> None:
+    def settle(self, places: Places) -> None:
         """Where it can be read; there may be more places than before."""
         self._places = places
+
+    def can_wait(self, compiled: bool) -> bool:
+        """Whether there is a moment before each read. ``compiled``: whether the model has compiled code."""
+        if not compiled or self.eager:
+            return bool(self._places)
+        return any(isinstance(place, CompiledCalls) for place, _ in self._places)
 
     def watch(self) -> None:
         """Be told of reads from now on."""
@@ -87,6 +103,7 @@ class Unread:
     def begin(self, flight: Flight, group: Group, position: int) -> None:
         """Wait for a gradient."""
         self.flight, self.group, self.position, self.zeroing = flight, group, position, None
+        self._kept = self.barrier()
         self.slot.unread = True
         self.watch()
 
@@ -100,11 +117,12 @@ class Unread:
         """The update is done. ``gradient``: what the parameter had before; it gets that back."""
         flight, self.flight = self.flight, None
         assert flight is not None
+        self._kept = None
         self.slot.unread = False
         self.rest()
         parameter = self.slot.parameter
         if gradient is flight.gradient:
-            self.slot.mark_used(gradient)
+            self.slot.mark_used()
         if self.zeroing is None:
             if gradient is not parameter.grad:
                 parameter.grad = gradient
@@ -112,6 +130,17 @@ class Unread:
             parameter.grad = None
         elif parameter.grad is not None:
             _zero(parameter.grad)
+
+
+def _notice(unread: Unread) -> None:
+    """A parameter is about to be read."""
+    barrier = unread.barrier()
+    if barrier is None:
+        unread.rest()
+    elif unread.flight is None:
+        barrier.first_use(unread)
+    else:
+        barrier.wait_for(unread)
 
 
 class Barrier:
@@ -131,20 +160,23 @@ class Barrier:
         self._all: dict[Slot, Unread] = {}
         self._round: Sequence[Unread] = ()
         self._first_uses: list[str] | None = []
+        self._compiled = self._outdated = False
+        # Compiled code may cause reads, too; what happens then is not to be compiled.
+        self._notice: Callable[[Unread], None] = torch.compiler.disable(_notice)
         self.adopt()
-        finish = weakref.WeakMethod(self._finish_with_session)
-        reducer.session.before_shutdown.append(lambda: _call(finish()))
+        reducer.session.unfinished.add(self)
 
     def adopt(self) -> None:
         """Take in what the reducer and the model have got since the last time."""
-        places = watch(self._model)
+        places = watch(self._model, self)
+        self._outdated = False
         for slot in self._reducer.slots:
-            found = places.get(id(slot.parameter), ())
-            if slot not in self._all:
-                self._all[slot] = Unread(self, slot, found)
-                if self._first_uses is not None:
-                    self._all[slot].watch()
-            self._all[slot].settle(found)
+            unread = self._all.get(slot)
+            if unread is None:
+                unread = self._all[slot] = Unread(self, slot, self._notice)
+            unread.settle(places.get(id(slot.parameter), ()))
+            if self._first_uses is not None:
+                unread.watch()
 
     def cross(self) -> None:
         """Close the round: send what has not been sent, and let updates wait for their gradients.
@@ -157,17 +189,21 @@ class Barrier:
         """
         self.finish()
         self._check_new()
+        if self._outdated:
+            self.adopt()
         self._learn_order()
         self._reducer.send_rest(may_drop=False)
         groups = snapshot(self._optimizer)
         flights = self._reducer.hand_over()
+        self._update_rest(groups, {slot for slot, _ in flights})
         with self._lock:
             self._round = [self._all[slot] for slot, _ in flights]
             for position, (slot, flight) in enumerate(flights):
                 self._round[position].begin(flight, groups[id(slot.parameter)], position)
         for unread in self._round:
-            if not unread.is_watched:
+            if not unread.can_wait(self._compiled):
                 self.wait_for(unread)
+                unread.watch()  # perhaps it is used by other code than what was compiled
 
     def finish(self) -> None:
         """Wait for all updates.
@@ -181,7 +217,15 @@ class Barrier:
                 self._apply(waiting)
             self._round = ()
 
-    def _finish_with_session(self) -> None:
+    def code_is_compiled(self) -> None:
+        """See ``Listener``."""
+        self.finish()
+        self._compiled = self._outdated = True
+        for unread in self._all.values():
+            unread.eager = False  # until it is used again
+
+    def finish_rounds(self) -> None:
+        """Called before the session ends."""
         try:
             self.finish()
         except (BytePSError, RuntimeError) as error:
@@ -208,6 +252,13 @@ class Barrier:
             if unread.flight is not None:  # else another thread was faster
                 self._apply([unread, *self._arrived_after(unread.position)])
 
+    def _update_rest(self, groups: dict[int, Group], sent: set[Slot]) -> None:
+        """Do the updates of parameters whose gradients are no rank's business, as those of frozen ones."""
+        rest = [slot for slot in self._reducer.slots if slot not in sent and slot.parameter.grad is not None]
+        update(self._optimizer, [(slot.parameter, groups[id(slot.parameter)]) for slot in rest])
+        for slot in rest:
+            slot.mark_used()
+
     def _arrived_after(self, position: int) -> Iterator[Unread]:
         """What was sent after one parameter and is here, up to the first that is not."""
         for number in range(position + 1, len(self._round)):
@@ -219,18 +270,17 @@ class Barrier:
 
     def _apply(self, batch: Sequence[Unread]) -> None:
         """Wait for the gradients of some parameters and do the updates."""
-        if not (spoiled := [unread.slot.name for unread in batch if not self._receive(unread)]):
-            self._update(batch)
-            return
-        self._update([unread for unread in batch if unread.slot.name not in spoiled])
-        for unread in batch:
-            if unread.slot.name in spoiled:
-                unread.end(unread.slot.parameter.grad)
-        raise RuntimeError(
-            f"the gradient of {spoiled[0]!r} was changed after step(), while it was being sent, so the "
-            "parameter is not updated. Call optimizer.flush() before you change gradients; zero_grad() of the "
-            "optimizer drops them at the right time"
-        )
+        sound = [unread for unread in batch if self._receive(unread)]
+        spoiled = [unread for unread in batch if unread not in sound] if len(sound) < len(batch) else []
+        for unread in spoiled:
+            unread.end(unread.slot.parameter.grad)
+        self._update(sound)
+        if spoiled:
+            raise RuntimeError(
+                f"the gradient of {spoiled[0].slot.name!r} was changed after step(), while it was being "
+                "sent, so the parameter is not updated. Call optimizer.flush() before you change gradients; "
+                "optimizer.zero_grad() drops them when they are used"
+            )
 
     def _receive(self, unread: Unread) -> bool:
         """Wait for a gradient. Returns whether nobody wrote to it."""
@@ -278,11 +328,6 @@ class Barrier:
             named = set(order)
             others = [slot.name for slot in self._reducer.slots if slot.name not in named]
             self._reducer.set_forward_order([*order, *others])
-
-
-def _call(function: Callable[[], None] | None) -> None:
-    if function is not None:
-        function()
 
 
 def _zero(gradient: Tensor) -> None:

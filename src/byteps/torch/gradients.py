@@ -114,10 +114,9 @@ class GradientReducer:
             slot.expected = None
 
     def mark_used(self) -> None:
-        """A step has used the gradients: what another backward pass adds to them is not for the next step."""
+        """A step has used the gradients."""
         for slot in self._slots:
-            if slot.parameter.grad is not None:
-                slot.mark_used(slot.parameter.grad)
+            slot.mark_used()
 
     def discard(self) -> None:
         """Wait for what is in flight and forget it, because the gradients are dropped.
@@ -156,7 +155,7 @@ class GradientReducer:
             may_drop: Whether a gradient may have been dropped after it was sent.
 
         Raises:
-            RuntimeError, ValueError, BytePSError: As ``close_round``. A RuntimeError leaves nothing in flight.
+            RuntimeError, ValueError, BytePSError: As ``close_round``. A RuntimeError leaves none in flight.
         """
         self._attach()
         for slot in self._slots:
@@ -327,6 +326,6 @@ def _computed_again(slot: Slot, advice: str) -> RuntimeError:
 def _unread(slot: Slot) -> RuntimeError:
     return RuntimeError(
         f"parameter {slot.name!r} got a gradient, but nobody has read it through its module since the last "
-        "step(): the forward pass has computed with its value before that step. Read it as an attribute of its "
-        "module (module.weight) each time instead of keeping a reference, or call optimizer.flush() first"
+        "step(): the forward pass has computed with its value before that step. Read it as an attribute of "
+        "its module (module.weight) each time instead of keeping a reference, or call optimizer.flush() first"
     )

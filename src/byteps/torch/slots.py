@@ -113,9 +113,11 @@ class Slot:
     flight: Flight | None = None
     unread: bool = False
 
-    def mark_used(self, gradient: Tensor) -> None:
-        """A step has used the gradient."""
-        self.used, self.used_version = weakref.ref(gradient), gradient._version
+    def mark_used(self) -> None:
+        """A step has used the gradient: what another backward pass adds to it is not for the next step."""
+        gradient = self.parameter.grad
+        if gradient is not None:
+            self.used, self.used_version = weakref.ref(gradient), gradient._version
 
     def is_used(self) -> bool:
         """Whether the parameter's gradient is what a step has used already."""

@@ -23,9 +23,9 @@ _LEARNING_RATE = 0.1
 def check_viewable(optimizer: Optimizer) -> None:
     """Refuse an optimizer that cannot be stepped over some of its parameters at a time.
 
-    Copies of it, over at most three small parts of its parameters in each group, take a few steps: one with all
-    parameters together, the other with one at a time. Whatever keeps counters or vectors outside ``state``, or
-    looks at several parameters at once (a global norm, for example), ends with other values.
+    Copies of it, over small parts of at most three of its parameters in each group, take a few steps: one
+    with all parameters together, the other with one at a time. Whatever keeps counters or vectors outside
+    ``state`` or looks at several parameters at once (a global norm, for example) ends with other values.
 
     Raises:
         ValueError: It cannot; the message says why.
@@ -48,9 +48,9 @@ def check_viewable(optimizer: Optimizer) -> None:
         ) from error
     if not all(map(torch.allclose, together.parameters, apart.parameters)):
         raise ValueError(
-            f"{name} cannot cross the barrier: updating its parameters one at a time gives other values than "
-            "updating them together. It keeps something outside its `state`, or looks at several parameters at "
-            "once. Use DistributedOptimizer"
+            f"{name} cannot cross the barrier: updating its parameters one at a time gives other values "
+            "than updating them together. It keeps something outside its `state`, or looks at several "
+            "parameters at once. Use DistributedOptimizer"
         )
 
 
@@ -94,7 +94,7 @@ def _part(parameter: Tensor) -> Tensor:
 
 
 def _trial_group(group: dict[str, Any]) -> dict[str, Any]:
-    """A copy of a parameter group that moves its parameters, even where a schedule starts with a rate of 0."""
+    """A copy of a parameter group that moves its parameters, even if a schedule starts with a rate of 0."""
     made = {name: value if name == "params" else copy.deepcopy(value) for name, value in group.items()}
     if "lr" in made and not float(made["lr"]):
         made["lr"] = made["lr"] + _LEARNING_RATE
