@@ -59,6 +59,10 @@ class SessionClosed(BytePSError):
     """The session was shut down while the call was in progress, or before it began."""
 
 
+class SchedulerClosed(BytePSError):
+    """A task came to a scheduler that had been closed, or was cut short by that."""
+
+
 class StallTimeout(BytePSError):
     """A live rank was later than ``stall_timeout_s`` allows."""
 

@@ -12,10 +12,9 @@ from byteps import _native
 from byteps.config import Config
 from byteps.errors import ConfigError, HandshakeError, JoinError
 from byteps.network import connect
+from byteps.scheduler import POLICIES
 from byteps.security import Identity, connect_steps, handshake, load_token
 from byteps.wire import JobSettings, Join, Welcome
-
-_POLICIES = {"priority": 0, "fifo": 1, "stop-and-wait": 2}
 
 Linker = Callable[[int, int], _native.Link]
 """Opens the link to (server, lane)."""
@@ -62,7 +61,7 @@ def start_data_plane(
     worker = _native.Worker(
         welcome.rank,
         welcome.settings.lanes,
-        policy=_POLICIES[config.scheduling],
+        policy=POLICIES[config.scheduling],
         credit_bytes=credit_of(config),
         heartbeat_s=config.heartbeat_s,
         epoch=welcome.epoch,

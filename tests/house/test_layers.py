@@ -13,6 +13,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("config",),
     ("logs",),
     ("_native",),
+    ("scheduler",),
     ("wire", "network"),
     ("security",),
     ("placement",),
