@@ -15,8 +15,7 @@ from collections import deque
 
 from byteps.scheduler import Part, Scheduler
 
-LINK_BYTES_PER_S = 16 << 20
-PARTITION_BYTES = 64 << 10
+LINK_BYTES_PER_S, PARTITION_BYTES = 16 << 20, 64 << 10
 FILES = {**{f"large{number}": bytes(2 << 20) for number in range(4)}, "urgent": bytes(64 << 10)}
 
 
