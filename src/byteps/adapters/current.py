@@ -9,6 +9,7 @@ import atexit
 import logging
 import sys
 from collections.abc import Callable
+from typing import TypeVar, cast
 
 from byteps.config import Config, resolve
 from byteps.errors import NotInitialized
@@ -19,7 +20,10 @@ from byteps.session import Session
 Discover = Callable[[Config], "tuple[Config, Callable[[], None]]"]
 """Completes settings from what a launcher offers; the second value undoes it at shutdown."""
 
+KeptT = TypeVar("KeptT")
+
 _current: Session | None = None
+_kept: dict[object, object] = {}
 
 
 def init(discover: Discover | None = None, **settings: object) -> Session:
@@ -60,6 +64,7 @@ def shutdown() -> None:
     """Leave the job. Does nothing before ``init()``; ``init()`` may be called again afterwards."""
     global _current
     session, _current = _current, None
+    _kept.clear()
     if session is not None:
         atexit.unregister(_end_with_process)
         session.shutdown()
@@ -80,6 +85,17 @@ def current() -> Session:
     if _current is None:
         raise NotInitialized
     return _current
+
+
+def kept(make: Callable[[Session], KeptT]) -> KeptT:
+    """What an adapter keeps while the current session lasts: made at first use, by ``make(session)``.
+
+    Raises:
+        NotInitialized: There is no session.
+    """
+    if make not in _kept:
+        _kept[make] = make(current())
+    return cast(KeptT, _kept[make])
 
 
 def is_initialized() -> bool:

@@ -5,6 +5,7 @@
 ``optimizer`` ``parallel``              training; both stand on ``gradients`` (``slots``, ``usage``)
 ``cross_barrier``                       steps that do not wait (``crossing``, ``reads``, ``views``)
 ``tensors`` ``staging`` ``compression`` tensors as buffers
+``comm_hook`` ``compiled``              torch's own DistributedDataParallel; a warning about torch.compile
 ``torchrun`` ``invitations``            finding the job under torchrun
 """
 
@@ -27,6 +28,7 @@ from byteps.adapters.reductions import Average, Max, Min, Product, Sum
 from byteps.config import Config as _Config
 from byteps.torch import parallel as parallel
 from byteps.torch.broadcasting import broadcast, broadcast_, broadcast_async, broadcast_async_
+from byteps.torch.comm_hook import DDPState, ddp_hook
 from byteps.torch.compression import Compression
 from byteps.torch.cross_barrier import CrossBarrier
 from byteps.torch.functions import allgather_object, broadcast_object, broadcast_parameters
@@ -49,6 +51,7 @@ __all__ = [
     "Average",
     "Compression",
     "CrossBarrier",
+    "DDPState",
     "DistributedOptimizer",
     "Max",
     "Min",
@@ -67,6 +70,7 @@ __all__ = [
     "broadcast_object",
     "broadcast_optimizer_state",
     "broadcast_parameters",
+    "ddp_hook",
     "declare",
     "get_pushpull_speed",
     "init",

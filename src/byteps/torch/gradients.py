@@ -28,7 +28,7 @@ import torch
 from torch import Tensor
 
 from byteps.torch.compression import BUILT_IN
-from byteps.torch.sending import start
+from byteps.torch.sending import Stagers, start
 from byteps.torch.slots import Exchange, Flight, Slot
 from byteps.torch.tensors import element_type
 from byteps.torch.usage import Usage
@@ -36,7 +36,6 @@ from byteps.wire import TensorSpec
 
 if TYPE_CHECKING:
     from byteps.session import Session
-    from byteps.torch.staging import Stager
 
 
 class GradientReducer:
@@ -64,7 +63,7 @@ class GradientReducer:
         self._exchange = exchange
         self._passes = passes
         self._slots: list[Slot] = []
-        self._stagers: dict[torch.device, Stager] = {}
+        self._stagers = Stagers()
         self._usage = Usage(exchange.session, exchange.prefix)
         self._firings = 0
         self._ordered = False
@@ -236,18 +235,8 @@ class GradientReducer:
         wire, context = self._exchange.compression.compress(gradient)
         spec = self._exchange.spec(slot.name, wire.dtype, wire.shape)
         source = wire if contribute else None
-        pending = start(self._exchange.session, spec, source, wire, slot.priority, self._stager(wire))
+        pending = start(self._exchange.session, spec, source, wire, slot.priority, self._stagers.of(wire))
         slot.flight = Flight(gradient, gradient._version, wire, context, pending)
-
-    def _stager(self, tensor: Tensor) -> Stager | None:
-        """What copies a CUDA tensor while the backward pass goes on."""
-        if not tensor.is_cuda:
-            return None
-        from byteps.torch.staging import Stager  # only where there is CUDA
-
-        if tensor.device not in self._stagers:
-            self._stagers[tensor.device] = Stager(tensor.device)
-        return self._stagers[tensor.device]
 
     def _drop(self, slot: Slot) -> None:
         """Let a round end whose result nobody wants; all ranks have begun it."""

@@ -20,6 +20,23 @@ if TYPE_CHECKING:
     from byteps.torch.staging import Stager
 
 
+class Stagers:
+    """One stager for each GPU, made when it is first needed."""
+
+    def __init__(self) -> None:
+        self._stagers: dict[torch.device, Stager] = {}
+
+    def of(self, tensor: Tensor) -> Stager | None:
+        """What copies a CUDA tensor while the backward pass goes on; None for other tensors."""
+        if not tensor.is_cuda:
+            return None
+        from byteps.torch.staging import Stager  # only where there is CUDA
+
+        if tensor.device not in self._stagers:
+            self._stagers[tensor.device] = Stager(tensor.device)
+        return self._stagers[tensor.device]
+
+
 def start(
     session: Session,
     spec: TensorSpec,
