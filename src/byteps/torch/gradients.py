@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from byteps.torch.compiled import CompileWatch
 from byteps.torch.compression import BUILT_IN
 from byteps.torch.sending import Stagers, start
 from byteps.torch.slots import Exchange, Flight, Slot
@@ -50,6 +51,7 @@ class GradientReducer:
         enabled: Whether hooks do anything.
         pending: Whether gradients were computed since the last round was closed.
         started: Called at each firing, before anything else.
+        watch: Sees when gradients come.
 
     Raises:
         ValueError: A parameter is of a dtype that cannot be reduced.
@@ -65,6 +67,7 @@ class GradientReducer:
         self._slots: list[Slot] = []
         self._stagers = Stagers()
         self._usage = Usage(exchange.session, exchange.prefix)
+        self.watch = CompileWatch()
         self._firings = 0
         self._ordered = False
         self.add(parameters)
@@ -220,7 +223,10 @@ class GradientReducer:
         slot.fired += 1
         slot.gradient = weakref.ref(gradient)
         if slot.eager and slot.count == slot.expected:
+            self.watch.fired(slot.parameter for slot in self._slots)
             self._send(slot)
+        else:
+            self.watch.begin()
 
     @torch.no_grad()
     def _send(self, slot: Slot) -> None:
@@ -252,6 +258,7 @@ class GradientReducer:
         for slot in self._slots:
             slot.learn(self._passes)
         self.pending = False
+        self.watch.close()
 
 
 class _Hook:

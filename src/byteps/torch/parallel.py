@@ -145,6 +145,7 @@ class DistributedDataParallel(Module):
         if self._reducer.pending:  # the last backward pass ended in an error
             self._reducer.discard()
         self._reducer.enabled = True
+        self._reducer.watch.begin()
         Variable._execution_engine.queue_callback(self._end)
 
     def _end(self) -> None:
