@@ -4,9 +4,9 @@ The backward pass of such a graph is one step of autograd, and hands out all gra
 nothing is sent while it runs: the hooks of all parameters fire at its end, where those of a plain model begin
 to fire early.
 
-Firing late alone proves nothing. Where only the parameters are known, slow input or a slow forward pass looks
-the same; so may a model of which only the first layers are trained. So after three suspicious rounds in a row the
-graph itself is looked for, once.
+Firing late alone proves nothing. Where only the parameters are known, slow input looks the same; so does a
+model of which only the first layers are trained. So after three suspicious rounds in a row the graph itself
+is looked for, once.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ NEARLY_ALL = 0.9
 """Share of the gradients' bytes that one graph computes."""
 
 _ADVICE = (
-    "torch.compile has made one graph of the whole model, so all gradients come at the end of the backward pass "
-    "and none is sent while it runs. Compile block by block instead, for example "
-    "`for block in model.blocks: block.compile()`: then a block's gradients are sent while earlier ones compute."
+    "torch.compile has made one graph of the whole model, so all gradients come at the end of the backward "
+    "pass, and none is sent while it runs. Compile block by block instead, for example by "
+    "`for block in model.blocks: block.compile()`; then each block's gradients leave as soon as it is done"
 )
 
 
