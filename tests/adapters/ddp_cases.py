@@ -20,6 +20,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 import byteps.torch as bps
 from byteps.adapters.current import current
+from byteps.session import Buffer, Handle
+from byteps.wire import TensorSpec
 
 FEATURES = 6
 SMALL_BUCKETS: dict[str, Any] = {"bucket_cap_mb": 0.0005}
@@ -155,11 +157,27 @@ class Sparse(nn.Module):
         return rows * x.sum()
 
 
+def urgency() -> list[str]:
+    """Names of a model's gradients, the most urgent first."""
+    session = current()
+    submit, priorities = session.submit, {}
+
+    def noted(spec: TensorSpec, *buffers: Buffer | None, priority: int = 0) -> Handle:
+        priorities[spec.name] = priority
+        return submit(spec, *buffers, priority=priority)
+
+    session.submit = noted  # type: ignore[method-assign, assignment]
+    train(with_names, **SMALL_BUCKETS)
+    session.submit = submit  # type: ignore[method-assign]
+    return sorted(priorities, key=lambda name: priorities[name], reverse=True)
+
+
 def report() -> dict[str, Any]:
     """All that the test looks at."""
     found: dict[str, Any] = {"differences": dict(differences())}
     servers = current().communicator.servers_of  # type: ignore[attr-defined]
     found["placed"] = [len(servers(f"gradient.{name}")) for name, _ in chain().named_parameters()]
+    found["urgency"] = urgency()
     found["sparse"] = failure(with_names, Sparse)
     alone = [dist.new_group([rank]) for rank in range(dist.get_world_size())][dist.get_rank()]
     found["ranks"] = failure(with_names, process_group=alone)

@@ -28,7 +28,8 @@ def test_it_trains_as_torch_alone_and_fails_with_the_reason(size: int, tmp_path:
             # Halving is exact, so two ranks have nothing to round but their sum.
             assert difference <= (0 if size == 2 else TOLERANCES.get(case.split(",")[0], 1e-12)), case
         assert all(found["placed"]), "gradients are sent under the names of their parameters"
-        assert "gradient" in found["sparse"]
+        layers = [name.split(".")[1] for name in found["urgency"]]
+        assert layers == sorted(layers), "the sooner a layer is needed, the more urgent"
         assert "rows.weight: sparse tensors (torch.sparse_coo) cannot be sent" in found["sparse"]
         assert f"DistributedDataParallel has 1 ranks and byteps {size}" in found["ranks"]
         assert found["threads"] == 0
