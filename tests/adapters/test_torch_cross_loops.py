@@ -18,6 +18,7 @@ from .test_torch_gan import ORDERS, UNSEEN, ZEROS, discriminate, gan_step, gener
 from .training import (
     assert_equal,
     assert_same,
+    assert_same_as_distributed,
     assert_trains_as_one,
     crossing,
     distributed,
@@ -26,27 +27,8 @@ from .training import (
     parameters,
     reference,
     sgd,
-    shared_model,
     train,
 )
-
-Loop = Callable[[Session, Any, Any], None]
-
-
-def assert_same_as_distributed(ranks: Ranks, networks: Callable[[], nn.Module], loop: Loop) -> None:
-    """A loop ends with the same bits with ``CrossBarrier`` as with ``DistributedOptimizer``."""
-    found = []
-    for wrap in (distributed, crossing):
-        made = [networks() for _ in range(2)]
-
-        def work(session: Session, made: list[nn.Module] = made, wrap: Any = wrap) -> list[Tensor]:
-            network = made[session.rank]
-            loop(session, network, wrap(network, session))
-            return parameters(network)
-
-        found.append(ranks(2, work, deterministic=True))
-    for plain, crossed in zip(*found, strict=True):
-        assert_same(crossed, plain)
 
 
 @pytest.mark.parametrize("passes", [2, 3])
@@ -176,83 +158,6 @@ def test_a_step_that_was_replaced_on_the_plain_optimizer(ranks: Ranks) -> None:
 
     for found in ranks(2, work):
         assert_equal(found, reference(2, 3))
-
-
-class Partly(nn.Module):
-    """Uses one of its branches in each step, on all ranks the same or not, and one part never."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.enter = nn.Linear(5, 5)
-        self.branches = nn.ModuleList([nn.Linear(5, 3), nn.Linear(5, 3)])
-        self.never = nn.Linear(2, 2)
-        self.branch = 0
-
-    def forward(self, x: Tensor) -> Tensor:
-        result: Tensor = self.branches[self.branch](self.enter(x))
-        return result
-
-
-def partly() -> nn.Module:
-    torch.manual_seed(1)
-    return Partly().double()
-
-
-@pytest.mark.parametrize("same", [True, False])
-def test_parameters_that_are_not_used_in_each_step(ranks: Ranks, same: bool) -> None:
-    def loop(session: Session, network: Any, optimizer: Any) -> None:
-        for step in range(6):
-            network.branch = (step // 2 + (0 if same else session.rank)) % 2
-            train(network, optimizer, session.rank, [step])
-        assert network.never.weight.grad is None
-
-    assert_same_as_distributed(ranks, partly, loop)
-
-
-def test_layers_that_are_frozen_and_thawed(ranks: Ranks) -> None:
-    def loop(session: Session, network: Any, optimizer: Any) -> None:
-        for step in range(8):
-            network[0].weight.requires_grad_(step % 4 > 1)
-            train(network, optimizer, session.rank, [step])
-
-    assert_same_as_distributed(ranks, model, loop)
-
-
-def test_shared_weights_under_activation_checkpointing(ranks: Ranks) -> None:
-    def loop(session: Session, network: nn.Module, optimizer: Any) -> None:
-        train(network, optimizer, session.rank, range(5))
-
-    assert_same_as_distributed(ranks, shared_model, loop)
-
-
-class Recurrent(nn.Module):
-    """Reads weights in ways that no module's pre-hook sees."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.lstm = nn.LSTM(5, 4, batch_first=True)
-        self.attention = nn.MultiheadAttention(4, 2, batch_first=True)
-        self.scales = nn.ParameterList([torch.full((4,), 0.5), torch.ones(4)])
-        self.head = nn.utils.parametrizations.weight_norm(nn.Linear(4, 3))
-        self.table = nn.Linear(4, 3)
-
-    def forward(self, x: Tensor) -> Tensor:
-        hidden, _ = self.lstm(x.unsqueeze(1))
-        hidden = self.attention(hidden, hidden, hidden)[0].squeeze(1)
-        hidden = hidden * self.scales[0] + self.scales[1]
-        return torch.add(self.head(hidden), nn.functional.linear(hidden, self.table.weight))
-
-
-def recurrent() -> nn.Module:
-    torch.manual_seed(2)
-    return Recurrent().double()
-
-
-def test_weights_that_are_read_in_unusual_ways(ranks: Ranks) -> None:
-    def loop(session: Session, network: nn.Module, optimizer: Any) -> None:
-        train(network, optimizer, session.rank, range(6))
-
-    assert_same_as_distributed(ranks, recurrent, loop)
 
 
 def test_parameters_that_are_added_later(ranks: Ranks) -> None:
@@ -390,86 +295,6 @@ def test_one_made_by_distributed_optimizer(ranks: Ranks, compression: Any) -> No
     crossed = ranks(2, lambda session: work(session, True), deterministic=True)
     for one, other in zip(plain, crossed, strict=True):
         assert_same(other, one)
-
-
-class Block(nn.Module):
-    """A layer of an own class: the compiler leaves torch's containers alone."""
-
-    def __init__(self, wide: int, narrow: int) -> None:
-        super().__init__()
-        self.layer = nn.Linear(wide, narrow)
-
-    def forward(self, x: Tensor) -> Tensor:
-        result: Tensor = self.layer(x).tanh()
-        return result
-
-
-def blocks() -> nn.Module:
-    torch.manual_seed(4)
-    return nn.Sequential(Block(5, 4), Block(4, 4), Block(4, 3)).double()
-
-
-COMPILE = {"backend": "eager", "fullgraph": True}
-
-
-def compiled_in_place(network: Any) -> Any:
-    for block in network:
-        block.compile(**COMPILE)
-    return network
-
-
-def compiled_blocks(network: Any) -> Any:
-    """The first one is not compiled."""
-    others: list[Any] = [torch.compile(block, **COMPILE) for block in network[1:]]  # type: ignore[call-overload]
-    return nn.Sequential(network[0], *others)
-
-
-WAYS: dict[str, Callable[[Any], Any]] = {
-    "blocks in place": compiled_in_place,
-    "blocks": compiled_blocks,
-    "whole": lambda network: torch.compile(network, **COMPILE),  # type: ignore[call-overload]
-    "function": lambda network: torch.compile(lambda x: network(x), **COMPILE),  # type: ignore[call-overload]
-}
-
-
-# How many parameters wait until they are read; at a step all of those that no code reads without notice.
-UNREAD = [
-    ("blocks in place", "before wrapping", 6),
-    ("blocks in place", "at the start", 6),
-    ("blocks in place", "later", 6),
-    ("blocks", "before wrapping", 6),
-    ("blocks", "at the start", 2),
-    ("blocks", "later", 2),
-    ("whole", "before wrapping", 6),
-    ("whole", "at the start", 0),
-    ("function", "at the start", 0),
-    ("function", "later", 0),
-]
-
-
-@pytest.mark.parametrize(("way", "when", "unread"), UNREAD)
-def test_torch_compile(ranks: Ranks, way: str, when: str, unread: int) -> None:
-    """Compiled modules wait when they are called; the step updates what other compiled code reads."""
-
-    def work(session: Session, cross: bool) -> list[Tensor]:
-        network: Any = blocks()
-        run = WAYS[way](network) if cross and when == "before wrapping" else network
-        inputs = torch.arange(20, dtype=torch.float64).reshape(4, 5)
-        optimizer = (crossing if cross else distributed)(run, session)
-        for step in range(7):
-            if cross and step == {"at the start": 0, "later": 2}.get(when):
-                run = WAYS[way](network)
-            optimizer.zero_grad()
-            run(inputs / (step + 1)).square().sum().backward()
-            optimizer.step()
-            if cross and step > 3:
-                assert len(waiting(optimizer)) == unread
-        return parameters(network)
-
-    # One rank: the compiler is not for several threads.
-    (plain,) = ranks(1, lambda session: work(session, False), force_distributed=True)
-    (crossed,) = ranks(1, lambda session: work(session, True), force_distributed=True)
-    assert_same(crossed, plain)
 
 
 def test_a_dropped_optimizer_sends_nothing_any_more(ranks: Ranks) -> None:

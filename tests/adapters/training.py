@@ -177,3 +177,19 @@ def added(*gradients: list[Tensor]) -> list[Tensor]:
 def in_flight(optimizer: Any) -> int:
     """How many gradients have been sent and not yet received."""
     return sum(slot.flight is not None for slot in optimizer._reducer._slots)
+
+
+def assert_same_as_distributed(ranks: Ranks, networks: Callable[[], nn.Module], loop: Loop) -> None:
+    """A loop ends with the same bits with ``CrossBarrier`` as with ``DistributedOptimizer``."""
+    found = []
+    for wrap in (distributed, crossing):
+        made = [networks() for _ in range(2)]
+
+        def work(session: Session, made: list[nn.Module] = made, wrap: Any = wrap) -> list[Tensor]:
+            network = made[session.rank]
+            loop(session, network, wrap(network, session))
+            return parameters(network)
+
+        found.append(ranks(2, work, deterministic=True))
+    for plain, crossed in zip(*found, strict=True):
+        assert_same(crossed, plain)

@@ -132,8 +132,7 @@ def CrossBarrier(  # noqa: N802  (the name that scripts use)
     hyper-parameters that it had at the ``step()``. The result is bitwise what ``DistributedOptimizer`` gives.
     ``state_dict()``, ``parameters()`` and copies of the model wait for all updates, and so does ``flush()``.
 
-    A step does not cross, so it behaves as that of ``DistributedOptimizer``, after ``synchronize()``, with
-    ``GradScaler``, and while step hooks are registered.
+    After ``synchronize()``, with ``GradScaler`` and while step hooks are registered, a step does not cross.
 
     Args:
         model: Reads the parameters. Parameters of the optimizer that are not the model's are waited for in

@@ -12,135 +12,20 @@ from __future__ import annotations
 
 import logging
 import threading
-import weakref
 from collections.abc import Callable, Iterator, Sequence
 
 import torch
-from torch import Tensor
 from torch.nn import Module
 from torch.optim import Optimizer
 
 from byteps.errors import BytePSError
 from byteps.torch.gradients import GradientReducer
-from byteps.torch.reads import CompiledCalls, Places, is_being_compiled, watch
-from byteps.torch.slots import Flight, Slot
+from byteps.torch.reads import watch
+from byteps.torch.slots import Slot
+from byteps.torch.unread import Unread, notice
 from byteps.torch.views import Group, culprit, snapshot, update
 
-_NEVER: Group = {}
-
 _log = logging.getLogger("byteps.torch")
-
-
-class Unread:
-    """One parameter, watched in all its places while its update waits, or until its first use is seen.
-
-    Attributes:
-        slot: The parameter.
-        flight: Its gradient; None if nothing waits.
-        group: The hyper-parameters of the step.
-        position: Among the parameters of the round, in the order in which they were sent.
-        zeroing: How ``zero_grad`` is to be done after the update, its ``set_to_none``; None for not at all.
-        barrier: Whom to tell. Only what waits keeps it alive.
-        eager: Whether code that is not compiled has been seen to use it.
-    """
-
-    __slots__ = (
-        "_kept",
-        "_notice",
-        "_places",
-        "barrier",
-        "eager",
-        "flight",
-        "group",
-        "position",
-        "slot",
-        "zeroing",
-    )
-
-    def __init__(self, barrier: Barrier, slot: Slot, notice: Callable[[Unread], None]) -> None:
-        self.slot = slot
-        self.flight: Flight | None = None
-        self.group = _NEVER
-        self.position = 0
-        self.zeroing: bool | None = None
-        self.barrier = weakref.ref(barrier)
-        self.eager = False
-        self._kept: Barrier | None = None
-        self._notice = notice
-        self._places: Places = ()
-
-    def before_use(self) -> None:
-        """See ``Watcher``."""
-        self.eager = self.eager or not is_being_compiled()
-        self._notice(self)
-
-    def before_listing(self) -> None:
-        """See ``Watcher``."""
-        if self.flight is not None:
-            self._notice(self)
-
-    def settle(self, places: Places) -> None:
-        """Where it can be read; there may be more places than before."""
-        self._places = places
-
-    def can_wait(self, compiled: bool) -> bool:
-        """Whether there is a moment before each read. ``compiled``: whether the model has compiled code."""
-        if not compiled or self.eager:
-            return bool(self._places)
-        return any(isinstance(place, CompiledCalls) for place, _ in self._places)
-
-    def watch(self) -> None:
-        """Be told of reads from now on."""
-        for place, name in self._places:
-            place.watched[name] = self
-
-    def rest(self) -> None:
-        """Be told no longer."""
-        for place, name in self._places:
-            if place.watched.get(name) is self:
-                del place.watched[name]
-
-    def begin(self, flight: Flight, group: Group, position: int) -> None:
-        """Wait for a gradient."""
-        self.flight, self.group, self.position, self.zeroing = flight, group, position, None
-        self._kept = self.barrier()
-        self.slot.unread = True
-        self.watch()
-
-    def give_gradient(self) -> None:
-        """Make the reduced gradient the parameter's, whatever has been put there."""
-        assert self.flight is not None
-        if self.slot.parameter.grad is not self.flight.gradient:
-            self.slot.parameter.grad = self.flight.gradient
-
-    def end(self, gradient: Tensor | None) -> None:
-        """The update is done. ``gradient``: what the parameter had before; it gets that back."""
-        flight, self.flight = self.flight, None
-        assert flight is not None
-        self._kept = None
-        self.slot.unread = False
-        self.rest()
-        parameter = self.slot.parameter
-        if gradient is flight.gradient:
-            self.slot.mark_used()
-        if self.zeroing is None:
-            if gradient is not parameter.grad:
-                parameter.grad = gradient
-        elif self.zeroing:
-            parameter.grad = None
-        elif parameter.grad is not None:
-            _zero(parameter.grad)
-
-
-def _notice(unread: Unread) -> None:
-    """A parameter is about to be read."""
-    barrier = unread.barrier()
-    if barrier is None:
-        unread.rest()
-    elif unread.flight is None:
-        barrier.first_use(unread)
-    else:
-        barrier.wait_for(unread)
 
 
 class Barrier:
@@ -162,7 +47,7 @@ class Barrier:
         self._first_uses: list[str] | None = []
         self._compiled = self._outdated = False
         # Compiled code may cause reads, too; what happens then is not to be compiled.
-        self._notice: Callable[[Unread], None] = torch.compiler.disable(_notice)
+        self._notice: Callable[[Unread], None] = torch.compiler.disable(notice)
         self.adopt()
         reducer.session.unfinished.add(self)
 
@@ -328,12 +213,3 @@ class Barrier:
             named = set(order)
             others = [slot.name for slot in self._reducer.slots if slot.name not in named]
             self._reducer.set_forward_order([*order, *others])
-
-
-def _zero(gradient: Tensor) -> None:
-    """What ``zero_grad(set_to_none=False)`` does to one gradient."""
-    if gradient.grad_fn is not None:
-        gradient.detach_()
-    else:
-        gradient.requires_grad_(False)
-    gradient.zero_()
