@@ -80,11 +80,11 @@ class Barrier:
         self._reducer.send_rest(may_drop=False)
         groups = snapshot(self._optimizer)
         flights = self._reducer.hand_over()
-        self._update_rest(groups, {slot for slot, _ in flights})
         with self._lock:
             self._round = [self._all[slot] for slot, _ in flights]
             for position, (slot, flight) in enumerate(flights):
                 self._round[position].begin(flight, groups[id(slot.parameter)], position)
+        self._update_rest(groups)
         for unread in self._round:
             if not unread.can_wait(self._compiled):
                 self.wait_for(unread)
@@ -125,24 +125,26 @@ class Barrier:
         return {id(unread.slot.parameter) for unread in waiting}
 
     def first_use(self, unread: Unread) -> None:
-        """A parameter is read for the first time. Only called in the first round."""
+        """See ``Owner``. In the first round this shows the order of the forward pass."""
         with self._lock:
             unread.rest()
             if self._first_uses is not None:
                 self._first_uses.append(unread.slot.name)
 
     def wait_for(self, unread: Unread) -> None:
-        """Update a parameter, and what else has arrived. Raises as ``finish``."""
+        """See ``Owner``. What else has arrived is updated too. Raises as ``finish``."""
         with self._lock:
             if unread.flight is not None:  # else another thread was faster
+                unread.flight.pending.transfer.wait()
                 self._apply([unread, *self._arrived_after(unread.position)])
 
-    def _update_rest(self, groups: dict[int, Group], sent: set[Slot]) -> None:
-        """Do the updates of parameters whose gradients are no rank's business, as those of frozen ones."""
-        rest = [slot for slot in self._reducer.slots if slot not in sent and slot.parameter.grad is not None]
-        update(self._optimizer, [(slot.parameter, groups[id(slot.parameter)]) for slot in rest])
-        for slot in rest:
-            slot.mark_used()
+    def _update_rest(self, groups: dict[int, Group]) -> None:
+        """Update what has a gradient that is not reduced, as frozen parameters may."""
+        rest = [slot for slot in self._reducer.slots if not slot.unread and slot.parameter.grad is not None]
+        if rest:
+            self._step(rest, [groups[id(slot.parameter)] for slot in rest])
+            for slot in rest:
+                slot.mark_used()
 
     def _arrived_after(self, position: int) -> Iterator[Unread]:
         """What was sent after one parameter and is here, up to the first that is not."""
@@ -177,18 +179,22 @@ class Barrier:
         return untouched
 
     def _update(self, batch: Sequence[Unread]) -> None:
-        wanted = [(unread.slot.parameter, unread.group) for unread in batch]
-        found = [parameter.grad for parameter, _ in wanted]
+        found = [unread.slot.parameter.grad for unread in batch]
         try:
             for unread in batch:
                 unread.give_gradient()
-            update(self._optimizer, wanted)
-        except Exception as error:
-            name = batch[culprit(self._optimizer, wanted)].slot.name
-            raise RuntimeError(f"the update of parameter {name!r} failed: {error}") from error
+            self._step([unread.slot for unread in batch], [unread.group for unread in batch])
         finally:
             for unread, gradient in zip(batch, found, strict=True):
                 unread.end(gradient)
+
+    def _step(self, slots: Sequence[Slot], groups: Sequence[Group]) -> None:
+        wanted = [(slot.parameter, group) for slot, group in zip(slots, groups, strict=True)]
+        try:
+            update(self._optimizer, wanted)
+        except Exception as error:  # whatever an optimizer may raise
+            name = slots[culprit(self._optimizer, wanted)].name
+            raise RuntimeError(f"the update of parameter {name!r} failed: {error}") from error
 
     def _check_new(self) -> None:
         """Refuse a second step on the same gradients."""
