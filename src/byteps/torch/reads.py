@@ -100,7 +100,7 @@ class WatchedParameters(dict[str, "Parameter | None"]):
             watcher = self.watched.get(name)
             if watcher is not None:
                 watcher.before_use()
-        return super().__getitem__(name)
+        return dict.__getitem__(self, name)
 
     def get(self, name: str, default: Any = None) -> Any:
         """See ``dict``."""
