@@ -168,7 +168,9 @@ def test_whoever_reads_parameters_gets_them_updated(ranks: Ranks, kind: str) -> 
     with_all_in_flight(ranks, check)
 
 
-@pytest.mark.parametrize("kind", ["state_dict", "flush", "deepcopy", "synchronize", "load_state_dict"])
+@pytest.mark.parametrize(
+    "kind", ["state_dict", "flush", "deepcopy", "load_state_dict", "synchronize", "broadcast_optimizer_state"]
+)
 def test_what_waits_for_all_updates(ranks: Ranks, kind: str) -> None:
     def check(network: nn.Module, optimizer: Any, release: Callable[[], None]) -> None:
         release()
@@ -183,13 +185,16 @@ def test_what_waits_for_all_updates(ranks: Ranks, kind: str) -> None:
             optimizer.load_state_dict(sgd(model().parameters()).state_dict())
         assert_equal(raw(network), reference(2, 2))
 
-    if kind != "synchronize":
+    if kind not in ("synchronize", "broadcast_optimizer_state"):
         with_all_in_flight(ranks, check)
         return
 
     def loop(session: Session, network: nn.Module, optimizer: Any) -> None:
         train(network, optimizer, session.rank, range(2))
-        optimizer.synchronize()
+        if kind == "synchronize":
+            optimizer.synchronize()
+        else:
+            bps.broadcast_optimizer_state(optimizer, 0, session=session)
         assert_equal(raw(network), reference(2, 2))
 
     trained(ranks, loop, wrap=crossing)

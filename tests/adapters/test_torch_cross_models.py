@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
 
 from byteps.session import Session
 
 from .conftest import Ranks
-from .training import assert_same_as_distributed, model, shared_model, train
+from .training import (
+    assert_equal,
+    assert_same_as_distributed,
+    crossing,
+    model,
+    parameters,
+    reference,
+    shared_model,
+    train,
+)
 
 
 class Partly(nn.Module):
@@ -89,3 +101,83 @@ def test_weights_that_are_read_in_unusual_ways(ranks: Ranks) -> None:
         train(network, optimizer, session.rank, range(6))
 
     assert_same_as_distributed(ranks, recurrent, loop)
+
+
+class Selective(nn.Module):
+    """Keeps the results of matrix products and computes others again."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList([nn.Linear(5, 5), nn.Linear(5, 5)])
+        self.leave = nn.Linear(5, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        for layer in self.layers:
+            x = checkpoint(
+                lambda y, layer=layer: layer(y).tanh(),
+                x,
+                use_reentrant=False,
+                context_fn=lambda: create_selective_checkpoint_contexts([torch.ops.aten.addmm.default]),
+            )
+        result: Tensor = self.leave(x)
+        return result
+
+
+def selective() -> nn.Module:
+    torch.manual_seed(5)
+    return Selective().double()
+
+
+def test_selective_checkpointing(ranks: Ranks) -> None:
+    def loop(session: Session, network: nn.Module, optimizer: Any) -> None:
+        train(network, optimizer, session.rank, range(5))
+
+    assert_same_as_distributed(ranks, selective, loop)
+
+
+class Names(TorchDispatchMode):
+    """Lists the operations that run within it."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.seen: list[str] = []
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.seen.append(function.overloadpacket.__name__)
+        return function(*args, **(kwargs or {}))
+
+
+def test_updates_are_no_part_of_a_dispatch_mode_around_the_forward_pass(ranks: Ranks) -> None:
+    def work(session: Session) -> list[str]:
+        network = model()
+        train(network, crossing(network, session), session.rank, range(2))
+        names = Names()
+        with names:
+            network(torch.ones(1, 5, dtype=torch.float64))
+        return names.seen
+
+    for seen in ranks(2, work):
+        assert "addmm" in seen
+        assert not [name for name in seen if name.endswith("_")], "operations in place"
+
+
+def test_several_threads_read_at_once(ranks: Ranks) -> None:
+    def work(session: Session) -> list[list[Tensor]]:
+        network = model()
+        optimizer = crossing(network, session)
+        found: list[list[Tensor]] = []
+        for step in range(4):
+            train(network, optimizer, session.rank, [step])
+            found = [[] for _ in range(4)]
+            threads = [
+                threading.Thread(target=lambda out=out: out.extend(parameters(network))) for out in found
+            ]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+        return found
+
+    for found in ranks(2, work):
+        for seen in found:
+            assert_equal(seen, reference(2, 4))

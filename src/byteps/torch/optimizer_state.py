@@ -18,6 +18,7 @@ from byteps.adapters.objects import ObjectCodec
 from byteps.adapters.reductions import checked_root
 from byteps.session import Session
 from byteps.torch.broadcasting import copy_of
+from byteps.torch.cross_barrier import CrossingOptimizer
 from byteps.torch.functions import broadcast_all
 from byteps.torch.objects import tensors_beside
 
@@ -51,6 +52,8 @@ def broadcast_optimizer_state(
         raise ValueError(
             "cannot broadcast torch.optim.LBFGS state: its state is the history of its own steps"
         )
+    if isinstance(optimizer, CrossingOptimizer):
+        optimizer.flush()
     session = current() if session is None else session
     root = checked_root(session, root_rank)
     tensors: list[Tensor] = []

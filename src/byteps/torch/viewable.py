@@ -46,7 +46,8 @@ def check_viewable(optimizer: Optimizer) -> None:
             f"{name} cannot cross the barrier: a copy of it fails on small parameters ({error}). Use "
             "DistributedOptimizer"
         ) from error
-    if not all(map(torch.allclose, together.parameters, apart.parameters)):
+    pairs = zip(together.parameters, apart.parameters, strict=True)
+    if not all(torch.allclose(one, other, equal_nan=True) for one, other in pairs):
         raise ValueError(
             f"{name} cannot cross the barrier: updating its parameters one at a time gives other values "
             "than updating them together. It keeps something outside its `state`, or looks at several "

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
+from torch.utils._python_dispatch import _disable_current_modes
 
 Group = dict[str, Any]
 
@@ -39,8 +40,8 @@ def _kept(value: Any) -> Any:
 def update(optimizer: Optimizer, parameters: Sequence[tuple[Tensor, Group]]) -> None:
     """Step some parameters, whose gradients are in ``.grad``.
 
-    It may be called wherever a parameter is read, also within ``inference_mode`` or ``autocast``, which an
-    optimizer must not see.
+    It may be called wherever a parameter is read, also within ``inference_mode``, ``autocast`` or a dispatch
+    mode such as that of selective checkpointing; the update is no part of those.
 
     Args:
         optimizer: The whole optimizer.
@@ -52,6 +53,8 @@ def update(optimizer: Optimizer, parameters: Sequence[tuple[Tensor, Group]]) -> 
     with contextlib.ExitStack() as outside:
         if torch.is_inference_mode_enabled():
             outside.enter_context(torch.inference_mode(False))
+        if torch._C._len_torch_dispatch_stack():
+            outside.enter_context(_disable_current_modes())
         if torch.is_autocast_enabled(device):
             outside.enter_context(torch.autocast(device, enabled=False))
         own_step(type(optimizer))(view(optimizer, parameters))
