@@ -238,7 +238,8 @@ def test_two_optimizers_over_parts_of_one_model(ranks: Ranks) -> None:
 def test_an_optimizer_that_is_wrapped_anew(ranks: Ranks) -> None:
     def loop(session: Session, network: nn.Module, optimizer: Any) -> None:
         train(network, optimizer, session.rank, range(2))
-        renewed = crossing(network, session)
+        renewed = crossing(network, session)  # while updates of the old one wait
+        assert_equal(raw(network), reference(2, 2))
         renewed.load_state_dict(optimizer.state_dict())
         train(network, renewed, session.rank, range(2, 4))
         with pytest.raises(RuntimeError, match="Use only the last one"):

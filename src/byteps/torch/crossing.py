@@ -48,6 +48,8 @@ class Barrier:
         self._compiled = self._outdated = False
         # Compiled code may cause reads, too; what happens then is not to be compiled.
         self._notice: Callable[[Unread], None] = torch.compiler.disable(notice)
+        for _ in model.parameters():
+            pass  # who has watched them before must come to an end
         self.adopt()
         reducer.session.unfinished.add(self)
 
