@@ -13,7 +13,7 @@ from byteps.session import Session
 from byteps.torch.parallel import DistributedDataParallel
 
 from .conftest import Ranks
-from .training import added, assert_same, gradients, parameters
+from .training import assert_same, parameters, train_alone
 
 STEPS = 50
 SAMPLES = 3
@@ -42,9 +42,9 @@ def optimizer_for(network: nn.Module) -> torch.optim.Optimizer:
     return torch.optim.SGD(network.parameters(), lr=0.05, momentum=0.9, weight_decay=1e-4)
 
 
-def backward(network: nn.Module, batches: Iterable[tuple[Tensor, Tensor]]) -> None:
+def loss_of(network: nn.Module, batches: Iterable[tuple[Tensor, Tensor]]) -> Tensor:
     images, labels = (torch.cat(parts) for parts in zip(*batches, strict=True))
-    nn.functional.cross_entropy(network(images), labels).backward()
+    return nn.functional.cross_entropy(network(images), labels)
 
 
 def with_optimizer(session: Session, dtype: torch.dtype) -> list[Tensor]:
@@ -52,7 +52,7 @@ def with_optimizer(session: Session, dtype: torch.dtype) -> list[Tensor]:
     optimizer = bps.DistributedOptimizer(optimizer_for(network), network.named_parameters(), session=session)
     for step in range(STEPS):
         optimizer.zero_grad()
-        backward(network, [samples(session.rank, step, dtype)])
+        loss_of(network, [samples(session.rank, step, dtype)]).backward()
         optimizer.step()
     return parameters(network)
 
@@ -63,7 +63,7 @@ def with_module(session: Session, dtype: torch.dtype) -> list[Tensor]:
     optimizer = optimizer_for(network)
     for step in range(STEPS):
         module.zero_grad()
-        backward(module, [samples(session.rank, step, dtype)])
+        loss_of(module, [samples(session.rank, step, dtype)]).backward()
         optimizer.step()
     return parameters(network)
 
@@ -84,7 +84,7 @@ def test_double_precision_equals_one_process_on_the_joined_batches(
     optimizer = optimizer_for(network)
     for step in range(STEPS):
         optimizer.zero_grad()
-        backward(network, [samples(rank, step, torch.float64) for rank in range(workers)])
+        loss_of(network, [samples(rank, step, torch.float64) for rank in range(workers)]).backward()
         optimizer.step()
     for found in ranks(workers, lambda session: WAYS[way](session, torch.float64), servers):
         for one, other in zip(found, parameters(network), strict=True):
@@ -96,19 +96,10 @@ def test_double_precision_equals_one_process_on_the_joined_batches(
 def test_deterministic_single_precision_is_bitwise_that_of_one_process(
     ranks: Ranks, way: str, workers: int
 ) -> None:
+    def loss(module: nn.Module, rank: int, step: int) -> Tensor:
+        return loss_of(module, [samples(rank, step, torch.float32)])
+
     network = make_network(torch.float32)
-    optimizer = optimizer_for(network)
-    for step in range(STEPS):
-        by_rank = []
-        for rank in range(workers):
-            optimizer.zero_grad()
-            backward(network, [samples(rank, step, torch.float32)])
-            by_rank.append(gradients(network))
-        totals = by_rank[0]
-        for others in by_rank[1:]:
-            totals = added(totals, others)
-        for parameter, total in zip(network.parameters(), totals, strict=True):
-            parameter.grad = total / workers
-        optimizer.step()
+    train_alone(network, optimizer_for(network), workers, range(STEPS), loss)
     for found in ranks(workers, lambda session: WAYS[way](session, torch.float32), deterministic=True):
         assert_same(found, parameters(network))

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import reduce
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.checkpoint import checkpoint
 
 import byteps.torch as bps
@@ -15,6 +17,8 @@ from byteps.session import Session
 from .conftest import Ranks
 
 MakeOptimizer = Callable[[Iterable[Tensor]], torch.optim.Optimizer]
+Loss = Callable[[nn.Module, int, int], Tensor]
+"""Of a model, on the samples of a rank in a step."""
 
 
 def sgd(parameters: Iterable[Tensor]) -> torch.optim.Optimizer:
@@ -78,12 +82,49 @@ def crossing(network: nn.Module, session: Session, make: MakeOptimizer = sgd, **
     return bps.CrossBarrier(network, make(network.parameters()), session=session, **options)
 
 
-def train(network: nn.Module, optimizer: torch.optim.Optimizer, rank: int, steps: Iterable[int]) -> None:
-    """The usual loop."""
+def train(
+    network: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    rank: int,
+    steps: Iterable[int],
+    loss: Loss = loss_of,
+    schedule: LRScheduler | None = None,
+) -> list[Tensor]:
+    """The usual loop. Returns the losses."""
+    losses = []
     for step in steps:
         optimizer.zero_grad()
-        loss_of(network, rank, step).backward()
+        losses.append(loss(network, rank, step))
+        losses[-1].backward()
         optimizer.step()
+        if schedule is not None:
+            schedule.step()
+    return [one.detach() for one in losses]
+
+
+def train_alone(
+    network: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    size: int,
+    steps: Iterable[int],
+    loss: Loss = loss_of,
+    schedule: LRScheduler | None = None,
+) -> list[list[Tensor]]:
+    """One process averages the gradients of all ranks in the order of the ranks. Returns losses by rank."""
+    losses: list[list[Tensor]] = [[] for _ in range(size)]
+    for step in steps:
+        by_rank = []
+        for rank in range(size):
+            optimizer.zero_grad()
+            losses[rank].append(loss(network, rank, step))
+            losses[rank][-1].backward()
+            by_rank.append(gradients(network))
+        for parameter, *parts in zip(network.parameters(), *by_rank, strict=True):
+            parameter.grad = reduce(torch.add, parts) / size
+        optimizer.step()
+        if schedule is not None:
+            schedule.step()
+    return [[one.detach() for one in of_rank] for of_rank in losses]
 
 
 def reference(
@@ -91,17 +132,7 @@ def reference(
 ) -> list[Tensor]:
     """Parameters after one process has averaged the gradients of all ranks in the order of the ranks."""
     network = model(dtype=dtype)
-    optimizer = make(network.parameters())
-    for step in range(steps):
-        sums = [torch.zeros_like(parameter) for parameter in network.parameters()]
-        for rank in range(size):
-            optimizer.zero_grad()
-            loss_of(network, rank, step).backward()
-            for total, gradient in zip(sums, gradients(network), strict=True):
-                total += gradient
-        for parameter, total in zip(network.parameters(), sums, strict=True):
-            parameter.grad = total / size
-        optimizer.step()
+    train_alone(network, make(network.parameters()), size, range(steps))
     return parameters(network)
 
 
