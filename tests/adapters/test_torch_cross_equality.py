@@ -75,12 +75,20 @@ def make(name: str, form: str = "foreach", **more: Any) -> Callable[..., Optimiz
 @pytest.mark.parametrize("size", [2, 3])
 @pytest.mark.parametrize(("name", "form"), CASES)
 def test_every_optimizer(ranks: Ranks, name: str, form: str, size: int) -> None:
-    assert_trains_as_alone(ranks, Recipe("everything", make(name, form)), size)
+    turns = Turns(size, first=1)
+    assert_trains_as_alone(ranks, Recipe("everything", make(name, form)), size, loss=turns.loss_of)
 
 
 @pytest.mark.parametrize("size", [2, 3])
 @pytest.mark.parametrize("model", zoo.MODELS)
 def test_every_model(ranks: Ranks, model: str, size: int) -> None:
+    turns = Turns(size, first=1)
+    assert_trains_as_alone(ranks, Recipe(model, make("AdamW")), size, loss=turns.loss_of)
+
+
+@pytest.mark.parametrize("size", [2, 3])
+@pytest.mark.parametrize("model", zoo.MODELS)
+def test_every_model_in_whatever_order_gradients_arrive(ranks: Ranks, model: str, size: int) -> None:
     assert_trains_as_alone(ranks, Recipe(model, make("AdamW")), size)
 
 
@@ -99,13 +107,6 @@ def test_a_schedule_changes_the_learning_rate_in_place(ranks: Ranks, name: str) 
 @pytest.mark.parametrize("settings", SETTINGS, ids=str)
 def test_every_way_of_sending(ranks: Ranks, settings: dict[str, Any]) -> None:
     assert_trains_as_alone(ranks, Recipe("everything", make("AdamW")), 2, **settings)
-
-
-@pytest.mark.parametrize("size", [2, 3])
-@pytest.mark.parametrize("model", zoo.MODELS)
-def test_ranks_take_turns_in_being_ahead(ranks: Ranks, model: str, size: int) -> None:
-    turns = Turns(size, first=1)
-    assert_trains_as_alone(ranks, Recipe(model, make("AdamW")), size, loss=turns.loss_of)
 
 
 @pytest.mark.parametrize(("model", "name"), [("everything", "Adafactor"), ("convolutions", "AdamW")])

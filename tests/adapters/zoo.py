@@ -13,7 +13,7 @@ from torch.utils.checkpoint import checkpoint
 
 TOKENS = 11
 WIDTH = 8
-LENGTH = 4
+LENGTH = 3
 SAMPLES = 2
 
 
@@ -94,15 +94,14 @@ class Lists(nn.Module):
 
 
 class Recurrent(nn.Module):
-    """LSTM and GRU keep their weights in lists of their own."""
+    """An LSTM keeps its weights in a list of its own besides."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.lstm = nn.LSTM(WIDTH, WIDTH // 2, batch_first=True, bidirectional=True)
-        self.gru = nn.GRU(WIDTH, WIDTH, batch_first=True)
+        self.lstm = nn.LSTM(WIDTH, WIDTH, batch_first=True)
 
     def forward(self, x: Tensor) -> Tensor:
-        result: Tensor = self.gru(self.lstm(x)[0])[0]
+        result: Tensor = self.lstm(x)[0]
         return result
 
 
