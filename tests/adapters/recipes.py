@@ -16,13 +16,13 @@ from byteps.session import Session
 
 from . import zoo
 from .conftest import Ranks
-from .training import Loss, MakeOptimizer, assert_same, crossing, parameters, train, train_alone
+from .training import Loss, assert_same, crossing, parameters, train, train_alone
 
 STEPS = 30
 WAIT_S = 20.0
 
-Wrap = Callable[[nn.Module, Session, MakeOptimizer], Any]
-"""Makes what is tested of a model and its plain optimizer."""
+Wrap = Callable[..., Any]
+"""``crossing`` or ``distributed``."""
 
 
 def one_cycle(optimizer: Optimizer) -> LRScheduler:

@@ -62,15 +62,17 @@ class Attention(nn.Module):
 
 
 class Borrowed(nn.Module):
-    """A layer's weight is read before its layer is called, another's though its layer is never called."""
+    """Reads a weight before its layer is called, one whose layer is never called, and one kept in a list."""
 
     def __init__(self) -> None:
         super().__init__()
         self.owner = nn.Linear(WIDTH, WIDTH)
         self.never_called = nn.Linear(WIDTH, WIDTH)
+        self.kept = [nn.Parameter(torch.ones(WIDTH))]
+        self.register_parameter("scale", self.kept[0])
 
     def forward(self, x: Tensor) -> Tensor:
-        x = torch.tanh(F.linear(x, self.owner.weight.t()))
+        x = torch.tanh(F.linear(x, self.owner.weight.t())) * self.kept[0]
         x = torch.tanh(F.linear(x, self.never_called.weight, self.never_called.bias))
         result: Tensor = self.owner(x)
         return result

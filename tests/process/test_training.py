@@ -77,9 +77,18 @@ def test_equals_one_process(
     assert_equals(tmp_path, size, reference)
 
 
+def test_crossing_the_barrier_equals_one_process(
+    reference: tuple[list[float], list[float]], tmp_path: Path
+) -> None:
+    script = words(tmp_path, "--cross")
+    succeed(run_byteps("run", "-np", "2", "--servers", "2", sys.executable, *script))
+    assert_equals(tmp_path, 2, reference)
+
+
+@pytest.mark.parametrize("more", [[], ["--cross"]], ids=["", "crossing"])
 @pytest.mark.parametrize("size", [2, 4])
-def test_deterministic_is_bitwise_the_sum_in_rank_order(size: int, tmp_path: Path) -> None:
-    options = ["--dtype", "float32", "--deterministic"]
+def test_deterministic_is_bitwise_the_sum_in_rank_order(size: int, more: list[str], tmp_path: Path) -> None:
+    options = ["--dtype", "float32", "--deterministic", *more]
     succeed(run_byteps("run", "-np", str(size), "--servers", "2", sys.executable, *words(tmp_path, *options)))
     expected = train.values(train.train_in_rank_order(torch.float32, STEPS, size))
     for one in results(tmp_path, size):

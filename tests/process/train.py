@@ -91,6 +91,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=50)
     parser.add_argument("--dtype", default="float64")
     parser.add_argument("--deterministic", action="store_true")
+    parser.add_argument("--cross", action="store_true")
     options = parser.parse_args()
     torch.set_num_threads(1)
     dtype = getattr(torch, options.dtype)
@@ -99,7 +100,11 @@ def main() -> None:
     if bps.rank() > 0:  # broadcast_parameters must mend this
         nn.init.zeros_(next(model.parameters()))
     bps.broadcast_parameters(model.state_dict(), root_rank=0)
-    optimizer = bps.DistributedOptimizer(make_optimizer(model), named_parameters=model.named_parameters())
+    optimizer: torch.optim.Optimizer
+    if options.cross:
+        optimizer = bps.CrossBarrier(model, make_optimizer(model), model.named_parameters())
+    else:
+        optimizer = bps.DistributedOptimizer(make_optimizer(model), named_parameters=model.named_parameters())
     losses = []
     for step in range(options.steps):
         optimizer.zero_grad()
