@@ -93,12 +93,14 @@ class LinkHolder {
   std::unique_ptr<byteps::Link> link_;
 };
 
-byteps::Lane::Options lane_options(int policy, uint64_t credit_bytes, double heartbeat_s, uint32_t epoch) {
+byteps::Lane::Options lane_options(int policy, uint64_t credit_bytes, double heartbeat_s, uint32_t epoch,
+                                   uint32_t event_capacity) {
   byteps::Lane::Options options;
   options.policy = checked_enum<byteps::Policy>(policy, 3, "scheduling policy");
   options.credit_bytes = credit_bytes;
   options.heartbeat_s = heartbeat_s;
   options.epoch = epoch;
+  options.event_capacity = event_capacity;
   return options;
 }
 
@@ -167,6 +169,14 @@ std::vector<OpenTuple> open_rounds(byteps::Server& server) {
   return result;
 }
 
+// The events as bytes, and how many were dropped.
+template <class Owner>
+nb::tuple take_events(Owner& owner) {
+  std::vector<byteps::Event> events;
+  const uint64_t dropped = owner.take_events(events);
+  return nb::make_tuple(nb::bytes(events.data(), events.size() * sizeof(byteps::Event)), dropped);
+}
+
 void bind_links(nb::module_& module) {
   nb::class_<LinkHolder>(module, "Link", "A connection to one peer that nobody has adopted yet.");
   module.def(
@@ -196,13 +206,14 @@ void bind_worker(nb::module_& module) {
       .def(
           "__init__",
           [](Worker* self, uint32_t rank, uint32_t lanes, int policy, uint64_t credit_bytes,
-             double heartbeat_s, uint32_t epoch, double peer_timeout_s) {
-            auto lane = lane_options(policy, credit_bytes, heartbeat_s, epoch);
+             double heartbeat_s, uint32_t epoch, double peer_timeout_s, uint32_t event_capacity) {
+            auto lane = lane_options(policy, credit_bytes, heartbeat_s, epoch, event_capacity);
             lane.peer_timeout_s = peer_timeout_s;
             new (self) Worker({rank, lanes, lane});
           },
           nb::arg("rank"), nb::arg("lanes"), nb::kw_only(), nb::arg("policy"), nb::arg("credit_bytes"),
-          nb::arg("heartbeat_s"), nb::arg("epoch"), nb::arg("peer_timeout_s") = 0.0)
+          nb::arg("heartbeat_s"), nb::arg("epoch"), nb::arg("peer_timeout_s") = 0.0,
+          nb::arg("event_capacity") = 0)
       .def("add_link", [](Worker& w, uint32_t server, uint32_t lane,
                           LinkHolder& link) { w.add_link(server, lane, link.take()); })
       .def("add_beacon", [](Worker& w, LinkHolder& link) { w.add_beacon(link.take()); })
@@ -222,6 +233,7 @@ void bind_worker(nb::module_& module) {
       .def("close", &Worker::close, nb::call_guard<nb::gil_scoped_release>())
       .def("abandon", &Worker::abandon)
       .def("in_flight", &Worker::in_flight)
+      .def("take_events", &take_events<Worker>)
       .def_prop_ro("bytes_sent", &Worker::bytes_sent)
       .def_prop_ro("bytes_received", &Worker::bytes_received)
       .def_prop_ro("frames_sent", &Worker::frames_sent);
@@ -233,12 +245,12 @@ void bind_server(nb::module_& module) {
       .def(
           "__init__",
           [](Server* self, uint32_t workers, uint32_t lanes, bool deterministic, double heartbeat_s,
-             uint32_t epoch) {
-            new (self)
-                Server({workers, lanes, deterministic, lane_options(0, UINT64_MAX, heartbeat_s, epoch)});
+             uint32_t epoch, uint32_t event_capacity) {
+            const auto lane = lane_options(0, UINT64_MAX, heartbeat_s, epoch, event_capacity);
+            new (self) Server({workers, lanes, deterministic, lane});
           },
           nb::arg("workers"), nb::arg("lanes"), nb::kw_only(), nb::arg("deterministic"),
-          nb::arg("heartbeat_s"), nb::arg("epoch"))
+          nb::arg("heartbeat_s"), nb::arg("epoch"), nb::arg("event_capacity") = 0)
       .def("add_link", [](Server& s, uint32_t rank, uint32_t lane,
                           LinkHolder& link) { s.add_link(rank, lane, link.take()); })
       .def("add_beacon", [](Server& s, LinkHolder& link) { s.add_beacon(link.take()); })
@@ -248,6 +260,7 @@ void bind_server(nb::module_& module) {
       .def("depart", &Server::depart, nb::arg("rank"))
       .def("missing", &missing, nb::arg("tensor"))
       .def("open_rounds", &open_rounds)
+      .def("take_events", &take_events<Server>)
       .def("close", &Server::close, nb::arg("drain_s"), nb::call_guard<nb::gil_scoped_release>())
       .def("abandon", &Server::abandon)
       .def_prop_ro("bytes_sent", &Server::bytes_sent)

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "egress.h"
+#include "events.h"
 #include "frames.h"
 #include "link.h"
 #include "loop.h"
@@ -38,11 +39,14 @@ class Lane {
     uint64_t credit_bytes = UINT64_MAX;
     double heartbeat_s = 1.0;
     uint32_t epoch = 0;
-    double peer_timeout_s = 0;  // a peer that is silent for so long is lost; 0: never
+    double peer_timeout_s = 0;    // a peer that is silent for so long is lost; 0: never
+    uint32_t event_capacity = 0;  // how many events are kept until they are taken; 0: none are recorded
   };
 
   explicit Lane(const Options& options)
-      : options_(options), scheduler_(options.policy, options.credit_bytes) {}
+      : options_(options),
+        scheduler_(options.policy, options.credit_bytes),
+        events_(options.event_capacity) {}
   virtual ~Lane() = default;
   Lane(const Lane&) = delete;
   Lane& operator=(const Lane&) = delete;
@@ -56,6 +60,7 @@ class Lane {
   // Heartbeats only: to the coordinator, which must hear from a process whose Python is busy.
   void add_beacon(std::unique_ptr<Link> link);
   const LaneCounters& counters() const { return counters_; }
+  EventBuffer& events() { return events_; }
 
   // One turn of the loop; false once stop() is done. For the lane's thread, or who drives a lane without one.
   bool turn(bool may_wait);
@@ -105,6 +110,7 @@ class Lane {
   const Options options_;
   Scheduler scheduler_;
   LaneCounters counters_;
+  EventBuffer events_;
 
  private:
   class Beacon;

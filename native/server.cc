@@ -118,6 +118,7 @@ void Server::abandon() {
   for (auto& lane : lanes_) lane->abandon();
 }
 
+uint64_t Server::take_events(std::vector<Event>& out) { return byteps::take_events(lanes_, out); }
 uint64_t Server::bytes_sent() const { return total(lanes_, &LaneCounters::bytes_sent); }
 uint64_t Server::bytes_received() const { return total(lanes_, &LaneCounters::bytes_received); }
 

@@ -73,6 +73,7 @@ class Server {
   void close(double drain_s);
   void abandon();  // in a forked child
 
+  uint64_t take_events(std::vector<Event>& out);  // of all lanes; returns how many were dropped
   uint64_t bytes_sent() const;
   uint64_t bytes_received() const;
 

@@ -101,7 +101,13 @@ void ServerLane::contributed(const Header& header) {
   const uint64_t id = key(header.tensor, header.partition);
   const auto at = partitions_.find(id);
   if (at == partitions_.end() || !at->second.open || header.round != at->second.completed + 1) return;
-  if (at->second.open->sum.is_complete()) {
+  const bool complete = at->second.open->sum.is_complete();
+  if (events_.on()) {
+    events_.record({nanoseconds(Clock::now()), complete ? EventKind::summed : EventKind::arrived,
+                    header.tensor, header.partition, header.round, header.rank,
+                    static_cast<uint32_t>(at->second.bytes)});
+  }
+  if (complete) {
     deliver(at->second);
   } else {
     parked_.push_back({id, header.round, header.rank});

@@ -165,6 +165,7 @@ std::vector<std::shared_ptr<Transfer>> Worker::in_flight() const {
   return result;
 }
 
+uint64_t Worker::take_events(std::vector<Event>& out) { return byteps::take_events(lanes_, out); }
 uint64_t Worker::bytes_sent() const { return total(lanes_, &LaneCounters::bytes_sent); }
 uint64_t Worker::bytes_received() const { return total(lanes_, &LaneCounters::bytes_received); }
 uint64_t Worker::frames_sent() const { return total(lanes_, &LaneCounters::frames_sent); }

@@ -99,6 +99,7 @@ class Worker {
 
   uint32_t rank() const { return options_.rank; }
   std::vector<std::shared_ptr<Transfer>> in_flight() const;
+  uint64_t take_events(std::vector<Event>& out);  // of all lanes; returns how many were dropped
   uint64_t bytes_sent() const;
   uint64_t bytes_received() const;
   uint64_t frames_sent() const;

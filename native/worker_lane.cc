@@ -65,7 +65,8 @@ void WorkerLane::begin(const std::shared_ptr<Transfer>& transfer, const std::vec
       continue;
     }
     const uint64_t id = key(transfer->tensor, part.index);
-    active_.insert_or_assign(id, Active{transfer, part});
+    const auto& active = active_.insert_or_assign(id, Active{transfer, part}).first->second;
+    if (events_.on()) record(EventKind::queued, active, transfer->submitted);
     scheduler_.submit(
         {id, transfer->priority, part.server, transfer->source != nullptr ? part.bytes : 0, part.bytes});
   }
@@ -77,7 +78,9 @@ void WorkerLane::write_grant(const Grant& grant) {
     active.begun = Clock::now();
     active.holds_credit = true;
     credit_.begin(active.part.bytes, scheduler_.in_flight_bytes() <= active.part.bytes, active.begun);
+    if (events_.on()) record(EventKind::pushing, active, active.begun);
   }
+  if (events_.on() && grant.last) record(EventKind::pushed, active, Clock::now());
   const Transfer& transfer = *active.transfer;
   Header header;
   header.type = FrameType::push;
@@ -103,6 +106,12 @@ void WorkerLane::write_grant(const Grant& grant) {
   send(server, header, {&payload, 1}, until_written);
 }
 
+void WorkerLane::record(EventKind kind, const Active& active, Clock::time_point at) {
+  const Transfer& transfer = *active.transfer;
+  events_.record({nanoseconds(at), kind, transfer.tensor, active.part.index, transfer.round,
+                  active.part.server, static_cast<uint32_t>(active.part.bytes)});
+}
+
 WorkerLane::Active* WorkerLane::find(const Header& header) {
   if (header.type == FrameType::heartbeat || header.epoch != options_.epoch) return nullptr;
   const auto at = active_.find(key(header.tensor, header.partition));
@@ -121,6 +130,7 @@ void WorkerLane::on_answer(const Header& header, Active& active) {
     const bool complete = (header.flags & kFlagDone) != 0 || active.received >= active.part.bytes;
     if (!complete) return;
     return_credit(active);
+    if (events_.on()) record(EventKind::returned, active, Clock::now());
     settle(id, Status::ok, 0);
   }
 }

@@ -33,7 +33,7 @@ class WorkerLane final : public Lane {
     std::shared_ptr<Transfer> transfer;
     PartRef part;
     uint64_t received = 0;
-    Clock::time_point begun{};         // when its first byte was handed over
+    Clock::time_point begun{};  // when its first byte was handed over
     bool holds_credit = false;
     uint32_t uses = 0;  // chunks in an outbox, and a result frame being received: they use the memory
     Status outcome = Status::pending;  // once known; resolved with it when `uses` is 0
@@ -47,6 +47,7 @@ class WorkerLane final : public Lane {
   void write_grant(const Grant& grant) override;
   void on_lost(Peer& peer) override;
   Active* find(const Header& header);
+  void record(EventKind kind, const Active& active, Clock::time_point at);
   void on_answer(const Header& header, Active& active);
   void return_credit(Active& active);
   void settle(uint64_t id, Status outcome, uint32_t peer);

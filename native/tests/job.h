@@ -28,15 +28,18 @@ struct Shape {
   uint64_t credit_bytes = 1 << 20;
   Policy policy = Policy::priority;
   bool deterministic = false;
+  uint32_t event_capacity = 0;
 };
 
 class Job {
  public:
   explicit Job(const Shape& shape) : shape_(shape) {
-    const Lane::Options lane{shape.policy, shape.credit_bytes, kNoHeartbeatS, 0};
+    const Lane::Options lane{shape.policy, shape.credit_bytes, kNoHeartbeatS, 0, 0, shape.event_capacity};
     for (uint32_t i = 0; i < shape.servers; ++i) {
-      const Server::Options options{
-          shape.workers, shape.lanes, shape.deterministic, {.heartbeat_s = kNoHeartbeatS}};
+      const Server::Options options{shape.workers,
+                                    shape.lanes,
+                                    shape.deterministic,
+                                    {.heartbeat_s = kNoHeartbeatS, .event_capacity = shape.event_capacity}};
       servers.push_back(std::make_unique<Server>(options));
       servers.back()->start();
     }

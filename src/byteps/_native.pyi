@@ -78,6 +78,7 @@ class Worker:
         heartbeat_s: float,
         epoch: int,
         peer_timeout_s: float = 0.0,
+        event_capacity: int = 0,
     ) -> None:
         """After ``peer_timeout_s`` without a word a server's link is lost; 0: never."""
     def add_link(self, server: int, lane: int, link: Link, /) -> None: ...
@@ -94,6 +95,8 @@ class Worker:
     def close(self) -> None: ...
     def abandon(self) -> None: ...
     def in_flight(self) -> list[Transfer]: ...
+    def take_events(self) -> tuple[bytes, int]:
+        """What was recorded since the last call (`byteps.trace.events`), and how many events were dropped."""
     @property
     def bytes_sent(self) -> int: ...
     @property
@@ -105,7 +108,14 @@ class Server:
     """The data plane of one server."""
 
     def __init__(
-        self, workers: int, lanes: int, *, deterministic: bool, heartbeat_s: float, epoch: int
+        self,
+        workers: int,
+        lanes: int,
+        *,
+        deterministic: bool,
+        heartbeat_s: float,
+        epoch: int,
+        event_capacity: int = 0,
     ) -> None: ...
     def add_link(self, rank: int, lane: int, link: Link, /) -> None: ...
     def add_beacon(self, link: Link, /) -> None: ...
@@ -118,6 +128,8 @@ class Server:
         """(rank, seconds since last heard) of those that the open rounds wait for."""
     def open_rounds(self) -> list[tuple[int, int, int, int, list[int]]]:
         """(tensor, partition, round, bytes, ranks that have not contributed) of all that is being summed."""
+    def take_events(self) -> tuple[bytes, int]:
+        """What was recorded since the last call (`byteps.trace.events`), and how many events were dropped."""
     def close(self, drain_s: float) -> None: ...
     def abandon(self) -> None: ...
     @property
