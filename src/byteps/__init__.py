@@ -7,6 +7,7 @@ Workers ``push_pull`` gradients through CPU servers that sum them. The layers, l
 ``wire`` ``network`` ``security``         messages, addresses, handshake
 ``placement``                           which server sums what
 ``diagnostics``                         what is in flight, in words
+``trace``                               the timeline
 ``children``                            starts roles as child processes
 ``coordinator``                         the control plane
 ``control`` ``dialing``                 a member's end of it

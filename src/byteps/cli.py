@@ -21,6 +21,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "check this host, the settings and every pair of processes",
     ),
     "bench": ("byteps.bench.command:add_bench", "measure push_pull, or training, in a job of your own"),
+    "trace": ("byteps.trace.command:add_trace", "join recorded timelines, or say where the time went"),
     "config": ("byteps.launch.settings:add_config", "show the value of each setting and where it came from"),
 }
 """Name of a sub-command: the function that adds its options to a parser, and one line of help."""
@@ -46,8 +47,10 @@ what is set, and by what; and does it all work:
   byteps config
   byteps doctor --np 2 --servers 2
 
-how fast is it:
+how fast is it, and where does the time go:
   byteps bench pushpull --np 2 --servers 2
+  byteps run -np 2 --timeline run.json.gz python train.py
+  byteps trace summary run.*.json.gz
 """
 
 

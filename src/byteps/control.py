@@ -22,6 +22,7 @@ from byteps.errors import (
     StallTimeout,
 )
 from byteps.wire import (
+    AskClock,
     BarrierDone,
     Clock,
     Declared,
@@ -37,6 +38,7 @@ from byteps.wire import (
 Answer = TypeVar("Answer", bound=Message)
 
 _ANSWERS = (Declared, BarrierDone, Missing, Clock)
+_CLOCK_S = 2.0
 _VERDICT_S = 2.0
 """How long somebody whose link broke waits for the coordinator to say who was lost."""
 
@@ -130,6 +132,14 @@ class ControlClient:
         if not isinstance(answer, kind):
             raise ProtocolError(f"the coordinator answered {type(answer).__name__}, not {kind.__name__}")
         return answer
+
+    def wall_clock_s(self, timeout_s: float = _CLOCK_S) -> float:
+        """The coordinator's wall clock, seconds since the epoch.
+
+        Raises:
+            PeerLost, StallTimeout: as ``call``.
+        """
+        return self.call(Clock, AskClock, timeout_s).wall_s
 
     @contextlib.contextmanager
     def blaming_the_lost(self) -> Iterator[None]:

@@ -67,6 +67,10 @@ class StallTimeout(BytePSError):
     """A live rank was later than ``stall_timeout_s`` allows."""
 
 
+class TimelineError(BytePSError):
+    """A file is no timeline, or timelines do not belong together."""
+
+
 def remedy(error: OSError) -> str:
     """What to do about an error of the operating system, as the end of a sentence; empty where unknown."""
     if error.errno in (errno.EMFILE, errno.ENFILE):

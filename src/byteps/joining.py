@@ -14,6 +14,7 @@ from byteps.diagnostics import DumpOnSignal
 from byteps.dialing import open_beacon, open_control
 from byteps.errors import JoinError
 from byteps.session import Session
+from byteps.trace import OFF, open_trace
 from byteps.wire import Welcome
 from byteps.worker import (
     Linker,
@@ -76,19 +77,24 @@ def _join(config: Config, linker: Callable[[Config, Welcome], Linker], coordinat
     try:
         welcome = control.join(join_message(config), config.join_timeout_s)
         communicator: Communicator = Alone()
+        trace = OFF
         if welcome.size > 1 or config.force_distributed:
+            trace = open_trace(config, "worker", welcome.rank, welcome.size)
             with control.blaming_the_lost():
                 worker = start_data_plane(
                     config,
                     welcome,
                     linker(config, welcome),
                     lambda: _native.socket_link(open_beacon(config, "worker", welcome)),
+                    trace.capacity,
                 )
-            communicator = ParameterServer(control, worker, welcome.rank, credit_of(config))
+            communicator = ParameterServer(control, worker, welcome.rank, credit_of(config), trace)
+            trace.start(worker.take_events, control.wall_clock_s)
     except BaseException:
+        trace.close()
         control.close()
         raise
-    session = Session(config, welcome, communicator, control)
+    session = Session(config, welcome, communicator, control, trace)
     relay.attach(session)
     return session
 

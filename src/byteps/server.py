@@ -31,6 +31,7 @@ from byteps.security import (
     check_bind,
     load_token,
 )
+from byteps.trace import OFF, open_trace
 from byteps.wire import AskMissing, Departed, End, Install, Installed, Join, Lost, Message, Missing, Welcome
 
 DRAIN_S = 5.0
@@ -43,13 +44,14 @@ class Server:
     """One server of a job.
 
     Args:
-        heartbeat_s: time between heartbeats of the native core, in seconds.
+        config: its settings.
         on_end: called on any thread: with ``None`` when the job has ended in order, else with the reason.
     """
 
-    def __init__(self, heartbeat_s: float, on_end: Callable[[str | None], None]) -> None:
+    def __init__(self, config: Config, on_end: Callable[[str | None], None]) -> None:
         self.control = ControlClient(self._on_notice, on_end, self._start)
-        self._heartbeat_s = heartbeat_s
+        self._config = config
+        self._trace = OFF
         self._on_end = on_end
         self._native: _native.Server | None = None
         self._names: dict[int, str] = {}
@@ -80,18 +82,22 @@ class Server:
         """Send what is under way, then end all connections."""
         if self._native is not None:
             self._native.close(drain_s)
+            self._trace.close()
         self.control.close()
 
     def _start(self, welcome: Welcome) -> None:
         # Before the next message is looked at: it may be a tensor to install.
+        self._trace = open_trace(self._config, "server", welcome.rank, welcome.size)
         self._native = _native.Server(
             welcome.size,
             welcome.settings.lanes,
             deterministic=welcome.settings.deterministic,
-            heartbeat_s=self._heartbeat_s,
+            heartbeat_s=self._config.heartbeat_s,
             epoch=welcome.epoch,
+            event_capacity=self._trace.capacity,
         )
         self._native.start()
+        self._trace.start(self._native.take_events, self.control.wall_clock_s)
 
     def _on_notice(self, message: Message) -> None:
         if isinstance(message, Install):
@@ -99,6 +105,8 @@ class Server:
             for tensor in message.retire:
                 self._names.pop(tensor, None)
             self._names.update({tensor.id: tensor.name for tensor in message.tensors})
+            for installed in message.tensors:
+                self._trace.name_tensor(installed.id, installed.name)
             self.native.install(
                 [(t.id, t.dtype, t.op, t.prescale, t.postscale, t.parts) for t in message.tensors]
             )
@@ -201,7 +209,7 @@ async def _serve(config: Config, ready: Callable[[], None]) -> str | None:
 
     host = bind_address(config)
     check_bind(host, load_token(config), config.insecure)
-    server = Server(config.heartbeat_s, end)
+    server = Server(config, end)
     with listen(host, config.port) as listener:
         listener.setblocking(False)
         acceptor = _Acceptor(config, server)

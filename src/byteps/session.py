@@ -36,6 +36,7 @@ from byteps.errors import (
     SessionClosed,
     StallTimeout,
 )
+from byteps.trace import OFF, Trace
 from byteps.wire import Barrier, BarrierDone, Departed, Leave, Lost, Message, Retract, TensorSpec, Welcome
 
 __all__ = ["Buffer", "Handle", "Session"]
@@ -86,6 +87,8 @@ class Handle:
         Raises:
             PeerLost, PeerLeft, DeclarationError, SessionClosed, StallTimeout: why there will be none.
         """
+        begin_ns = self._session.trace.now_ns()
+        waits = not self._transfer.poll()
         config = self._session.config
         start_s = now_s = time.monotonic()
         warn_s = start_s + (config.stall_warning_s or math.inf)
@@ -97,6 +100,8 @@ class Handle:
                 raise StallTimeout(f"{text}; stall_timeout_s is {config.stall_timeout_s:g}")
             _log.warning(text)
             warn_s = now_s + config.stall_warning_s
+        if waits:
+            self._session.trace.span("waiting", self.name, begin_ns)
         self._session.settle(self, self._transfer)
         self._memory = None
 
@@ -117,12 +122,18 @@ class Session:
         local_rank, local_size: the same on this node.
         servers: the number of servers.
         config: the settings in force.
+        trace: records the timeline, if one is asked for.
         unfinished: who may have rounds to finish before this worker leaves.
         on_shutdown: called when this worker has left.
     """
 
     def __init__(
-        self, config: Config, welcome: Welcome, communicator: Communicator, control: ControlClient | None
+        self,
+        config: Config,
+        welcome: Welcome,
+        communicator: Communicator,
+        control: ControlClient | None,
+        trace: Trace = OFF,
     ) -> None:
         self.config = config
         self.rank = welcome.rank
@@ -131,6 +142,7 @@ class Session:
         self.local_size = welcome.local_size
         self.servers = len(welcome.servers)
         self.communicator = communicator
+        self.trace = trace
         self._control = control
         self._lock = threading.Lock()
         self._in_flight: dict[str, Handle] = {}
@@ -143,6 +155,7 @@ class Session:
         self.unfinished: weakref.WeakSet[Unfinished] = weakref.WeakSet()
         self.on_shutdown: list[Callable[[], None]] = []
         # Whoever forgets shutdown(): native threads must end before the memory that they write to is freed.
+        weakref.finalize(self, trace.close)
         weakref.finalize(self, communicator.close)
 
     def declare(self, specs: Sequence[TensorSpec]) -> None:
@@ -171,6 +184,8 @@ class Session:
         """
         self._check_open()
         check_sizes(spec, source, destination)
+        if self.trace.on:
+            self.trace.mark("ready", spec.name)
         with self._lock:
             before = self._in_flight.get(spec.name)
             if before is not None and not before.poll():
@@ -258,6 +273,7 @@ class Session:
         return True
 
     def _run_on_shutdown(self) -> None:
+        self.trace.close()
         for action in self.on_shutdown:
             action()
 
@@ -317,6 +333,7 @@ class Session:
         self._closed = True
         self._failure = "this process was forked from a worker; only the worker itself can communicate"
         self.communicator.abandon()
+        self.trace.abandon()
         if self._control is not None:
             self._control.abandon()
 

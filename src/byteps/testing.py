@@ -12,6 +12,7 @@ import concurrent.futures
 import contextlib
 import dataclasses
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
@@ -23,7 +24,8 @@ from byteps.control import ControlClient, Relay
 from byteps.coordinator.core import Coordinator
 from byteps.server import Server
 from byteps.session import Session
-from byteps.wire import Join, Message
+from byteps.trace import open_trace
+from byteps.wire import AskClock, Clock, Join, Message
 from byteps.worker import credit_of, join_message, start_data_plane
 
 Result = TypeVar("Result")
@@ -49,6 +51,9 @@ class _Hub:
 
     def post(self, member: int, message: Message | None) -> None:
         """A member says something, or (None) hangs up."""
+        if isinstance(message, AskClock):  # as the coordinator's service does, whatever the core is at
+            self._clients[member].deliver(Clock(message.request, time.time()))
+            return
         with self._lock:
             self._queue.append((member, message))
             if self._busy:  # a call from within deliver: the outer call goes on with it
@@ -90,7 +95,7 @@ class _Cluster:
         self._config = config
         self._hub = _Hub(Coordinator(size, servers, join_timeout_s=config.join_timeout_s))
         self.failures: list[str] = []
-        self.servers = [Server(config.heartbeat_s, self._server_ended) for _ in range(servers)]
+        self.servers = [Server(config, self._server_ended) for _ in range(servers)]
         for server in self.servers:
             self._hub.connect(server.control)
             server.control.notify(Join(role="server", incarnation="test", num_servers=servers))
@@ -112,9 +117,13 @@ class _Cluster:
             self.servers[server].native.add_link(welcome.rank, lane, there)
             return here
 
-        worker = start_data_plane(config, welcome, link)
-        communicator: Communicator = ParameterServer(control, worker, welcome.rank, credit_of(config))
-        session = Session(config, welcome, communicator, control)
+        trace = open_trace(config, "worker", welcome.rank, welcome.size)
+        worker = start_data_plane(config, welcome, link, event_capacity=trace.capacity)
+        communicator: Communicator = ParameterServer(
+            control, worker, welcome.rank, credit_of(config), trace
+        )
+        trace.start(worker.take_events, control.wall_clock_s)
+        session = Session(config, welcome, communicator, control, trace)
         relay.attach(session)
         return session
 

@@ -51,12 +51,17 @@ def credit_of(config: Config) -> int:
 
 
 def start_data_plane(
-    config: Config, welcome: Welcome, link: Linker, beacon: Callable[[], _native.Link] | None = None
+    config: Config,
+    welcome: Welcome,
+    link: Linker,
+    beacon: Callable[[], _native.Link] | None = None,
+    event_capacity: int = 0,
 ) -> _native.Worker:
     """The native worker, connected to every server by ``link``.
 
     Args:
         beacon: opens the heartbeat connection to the coordinator; first, as a server may be slow.
+        event_capacity: how many events each lane keeps for the timeline; 0: none are recorded.
     """
     worker = _native.Worker(
         welcome.rank,
@@ -66,6 +71,7 @@ def start_data_plane(
         heartbeat_s=config.heartbeat_s,
         epoch=welcome.epoch,
         peer_timeout_s=config.peer_timeout_s,
+        event_capacity=event_capacity,
     )
     if beacon is not None:
         worker.add_beacon(beacon())

@@ -18,6 +18,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("security",),
     ("placement",),
     ("diagnostics",),
+    ("trace",),
     ("children",),
     ("coordinator",),
     ("control",),

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from byteps.diagnostics import count, size
+from byteps.diagnostics import count, size, table
 from byteps.errors import BytePSError
 
 STDOUT = "-"
@@ -69,7 +69,7 @@ def _push_pull(report: Mapping[str, Any]) -> Iterator[str]:
         for row in report["rows"]
     ]
     yield ""
-    yield from _table(("dtype", "size", "median", "p95", "GB/s", "of limit", "server CPU s/GB"), rows)
+    yield from table(("dtype", "size", "median", "p95", "GB/s", "of limit", "server CPU s/GB"), rows)
     yield ""
     for entry in report["latency"]:
         times = f"{_duration(entry['median_s'])} median, {_duration(entry['p95_s'])} p95"
@@ -102,7 +102,7 @@ def _train(report: Mapping[str, Any]) -> Iterator[str]:
         )
         for label, key in (("with communication", "with"), ("without", "without"))
     ]
-    yield from _table(("", "samples/s", "per worker", "step"), rows)
+    yield from table(("", "samples/s", "per worker", "step"), rows)
     yield ""
     blocks = f"{count(report['blocks'], 'block')} of {count(report['steps'], 'step')} each"
     yield f"scaling: {100 * report['share']:.1f} % of the speed without communication"
@@ -114,14 +114,6 @@ def _duration(seconds: float) -> str:
         if seconds >= scale:
             return f"{seconds / scale:.3g} {unit}" if seconds < 1000 * scale else f"{seconds:.0f} s"
     return f"{seconds / 1e-6:.3g} us"
-
-
-def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    """First column to the left, the others to the right."""
-    widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
-    for row in (header, *rows):
-        cells = [cell.rjust(width) for cell, width in zip(row, widths, strict=True)]
-        yield "  ".join([row[0].ljust(widths[0]), *cells[1:]]).rstrip()
 
 
 def read(path: Path) -> dict[str, Any] | None:

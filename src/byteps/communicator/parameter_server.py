@@ -12,6 +12,7 @@ from byteps.communicator.interface import LINK_LOST, OK, Buffer
 from byteps.control import ControlClient
 from byteps.diagnostics import size
 from byteps.errors import DeclarationError
+from byteps.trace import OFF, Trace
 from byteps.wire import (
     AskMissing,
     Declare,
@@ -46,15 +47,22 @@ class ParameterServer:
         worker: the native data plane, connected to all servers.
         rank: of this worker, for messages.
         credit_bytes: what the worker was given, for reports.
+        trace: is told the names of tensors.
     """
 
     def __init__(
-        self, control: ControlClient, worker: _native.Worker, rank: int, credit_bytes: int = 0
+        self,
+        control: ControlClient,
+        worker: _native.Worker,
+        rank: int,
+        credit_bytes: int = 0,
+        trace: Trace = OFF,
     ) -> None:
         self.worker = worker
         self._control = control
         self._rank = rank
         self._credit_bytes = credit_bytes
+        self._trace = trace
         self._lock = threading.Lock()
         self._tensors: dict[str, _Tensor] = {}
         self._declared: dict[str, int] = {}  # the next generation of each name
@@ -196,6 +204,7 @@ class ParameterServer:
 
     def _install(self, spec: TensorSpec, placement: Placement) -> None:
         self.worker.declare(placement.id, [(part.server, part.lane, part.nbytes) for part in placement.parts])
+        self._trace.name_tensor(placement.id, spec.name)
         servers = tuple(part.server for part in placement.parts)
         self._tensors[spec.name] = _Tensor(spec, placement.id, placement.generation, servers)
 

@@ -181,6 +181,16 @@ class Config:
         10.0, "Log which tensor waits for which rank after this long; 0: never.", unit="s"
     )
     heartbeat_s: float = _setting(1.0, "Time between two heartbeats.", unit="s", low=0.01)
+    timeline: str = _setting(
+        "",
+        "Record a timeline for Perfetto: `run.json.gz` becomes `run.rank0.json.gz`, `run.server0.json.gz` and "
+        "so on; empty: none. As an argument of `init()` also `trace=`.",
+        unit="path",
+    )
+    trace_start_step: int = _setting(
+        0, "First step of the timeline, counted from 1; 0: from the start.", high=_MAX_NUMBER
+    )
+    trace_end_step: int = _setting(0, "Last step of the timeline; 0: no end.", high=_MAX_NUMBER)
     log_level: str = _setting(
         "warning",
         "Least severe message that is logged.",

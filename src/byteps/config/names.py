@@ -23,6 +23,9 @@ def spellings(field: str) -> tuple[str, ...]:
     return (name, name.removesuffix("_S")) if field.endswith("_s") else (name,)
 
 
+ARGUMENTS = {"trace": "timeline"}
+"""Other names that an argument of ``init()`` may have, and the fields they set."""
+
 OLD_NAMES: tuple[tuple[str, str], ...] = (
     ("DMLC_ROLE", "role"),
     ("DMLC_NUM_SERVER", "num_servers"),
@@ -35,6 +38,7 @@ OLD_NAMES: tuple[tuple[str, str], ...] = (
     ("HOROVOD_START_TIMEOUT", "join_timeout_s"),
     ("HOROVOD_STALL_CHECK_TIME_SECONDS", "stall_warning_s"),
     ("HOROVOD_STALL_SHUTDOWN_TIME_SECONDS", "stall_timeout_s"),
+    ("HOROVOD_TIMELINE", "timeline"),
     ("HOROVOD_LOG_LEVEL", "log_level"),
     ("HOROVOD_LOG_HIDE_TIME", "log_hide_time"),
 )
@@ -52,6 +56,12 @@ COMPUTED_NAMES: tuple[tuple[str, str], ...] = (
     ),
     ("DMLC_PS_ROOT_PORT", "port of `coordinator`; for the coordinator itself also `port`"),
     ("DMLC_USE_KUBERNETES", "with 1 a coordinator listens on all addresses"),
+    (
+        "BYTEPS_TRACE_ON",
+        "with 1 `timeline` is `timeline.json.gz` in `BYTEPS_TRACE_DIR`, and the steps are 10 to 20 unless "
+        "`BYTEPS_TRACE_START_STEP` and `BYTEPS_TRACE_END_STEP` say otherwise",
+    ),
+    ("BYTEPS_TRACE_DIR", "folder of that timeline, `./trace` if not set"),
 )
 """Names of BytePS that are combined with others, and what comes of them."""
 
@@ -83,7 +93,7 @@ IGNORED_NAMES: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("placement goes by load", ("BYTEPS_KEY_HASH_FN", "BYTEPS_BUILT_IN_HASH_COEF", "BYTEPS_*MIXED_MODE*")),
     ("training is synchronous", ("BYTEPS_ENABLE_ASYNC",)),
     ("compression is chosen by argument", ("BYTEPS_MIN_COMPRESS_BYTES",)),
-    ("there is no such trace", ("BYTEPS_TRACE_*", "HOROVOD_TIMELINE*")),
+    ("choose the steps of the timeline", ("HOROVOD_TIMELINE_*",)),
     ("speed is always recorded", ("BYTEPS_TELEMETRY_*",)),
     ("use `log_level`", ("BYTEPS_DEBUG_SAMPLE_TENSOR", "BYTEPS_SERVER_DEBUG*", "PS_VERBOSE", "PS_KEY_LOG")),
     ("servers always answer in priority order", ("BYTEPS_SERVER_ENABLE_SCHEDULE",)),
@@ -145,5 +155,6 @@ def is_unknown(name: str, value: str) -> bool:
         return False
     if name == "BYTEPS_PORT" and value.startswith(("tcp://", "udp://")):
         return False
-    known = {spelling for field in FIELDS for spelling in spellings(field)} | {old for old, _ in OLD_NAMES}
+    known = {spelling for field in FIELDS for spelling in spellings(field)}
+    known |= {old for old, _ in (*OLD_NAMES, *COMPUTED_NAMES)}
     return name not in known and not is_ignored(name)

@@ -12,7 +12,7 @@ from byteps.config.addresses import format_address
 from byteps.config.environment import environment
 from byteps.config.fields import FIELDS, MAX_PARTITION_BYTES, Config
 from byteps.config.launchers import IDENTITY, Setting, Settings, identity
-from byteps.config.names import OLD_NAMES, is_ignored, is_unknown, spellings, variable
+from byteps.config.names import ARGUMENTS, OLD_NAMES, is_ignored, is_unknown, spellings, variable
 from byteps.config.parsing import parse
 from byteps.dtypes import CELL_BYTES
 from byteps.errors import ConfigError
@@ -24,6 +24,13 @@ FILE_NAME = "byteps.toml"
 
 # BYTEPS_SCHEDULING_CREDIT counted partitions; no link is served by fewer bytes than this.
 _LEAST_CREDIT_BYTES = 1024
+
+
+_TRACE_DIRECTORY = "./trace"
+_TRACE_STEPS = (10, 20)
+
+# Horovod's word for "no timeline yet, perhaps later".
+_NO_TIMELINE_YET = "DYNAMIC"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -60,7 +67,7 @@ def resolve(
         _given(cli or {}, "--{}", hyphens=True),
         _from_variables(variables),
     ]
-    levels = [*told, _from_old_names(variables, _merge(told)), _from_file(directory, warnings)]
+    levels = [*told, _from_old_names(variables, _merge(told), warnings), _from_file(directory, warnings)]
     settings = _merge(levels)
     _derive(settings)
     _fit_bytes(settings, warnings)
@@ -73,7 +80,8 @@ def resolve(
 def _given(values: Mapping[str, object], label: str, *, hyphens: bool = False) -> Settings:
     """Settings given by field name."""
     found: Settings = {}
-    for name, value in values.items():
+    for given, value in values.items():
+        name = ARGUMENTS.get(given, given)
         if name not in FIELDS:
             raise ConfigError(f"there is no setting {name!r}{_hint(name, FIELDS)}")
         if value is not None:
@@ -92,11 +100,15 @@ def _from_variables(environ: Mapping[str, str]) -> Settings:
     return found
 
 
-def _from_old_names(environ: Mapping[str, str], given: Mapping[str, Setting]) -> Settings:
+def _from_old_names(
+    environ: Mapping[str, str], given: Mapping[str, Setting], warnings: list[str]
+) -> Settings:
     """Settings from the names of BytePS, Horovod and the launchers."""
     found: Settings = {}
     for name, field in OLD_NAMES:
-        if field not in found and environ.get(name):
+        if (name, environ.get(name)) == ("HOROVOD_TIMELINE", _NO_TIMELINE_YET):
+            warnings.append(f"{name}={_NO_TIMELINE_YET}: a timeline cannot be started later; name a file")
+        elif field not in found and environ.get(name):
             found[field] = Setting(parse(FIELDS[field], environ[name], name), name)
     stronger = {**found, **given}
     role = str(stronger["role"].value) if "role" in stronger else "worker"
@@ -106,7 +118,18 @@ def _from_old_names(environ: Mapping[str, str], given: Mapping[str, Setting]) ->
     if "launcher" in launched and launched["launcher"].value == "torchrun" and coordinator is not None:
         # The job's coordinator is known, so nothing has to travel through torchrun's store.
         launched["launcher"] = Setting("dmlc" if "coordinator" in root else "byteps", coordinator.origin)
-    return {**launched, **root, **found}
+    return {**launched, **root, **_traced(environ), **found}
+
+
+def _traced(environ: Mapping[str, str]) -> Settings:
+    """What BytePS's ``BYTEPS_TRACE_ON`` stands for: a timeline of steps 10 to 20 in a folder."""
+    if environ.get("BYTEPS_TRACE_ON", "0") in ("", "0"):
+        return {}
+    folder = environ.get("BYTEPS_TRACE_DIR") or _TRACE_DIRECTORY
+    found = {"timeline": Setting(f"{folder}/timeline.json.gz", "BYTEPS_TRACE_ON")}
+    for field, step in (("trace_start_step", _TRACE_STEPS[0]), ("trace_end_step", _TRACE_STEPS[1])):
+        found[field] = Setting(step, "BYTEPS_TRACE_ON")
+    return found
 
 
 def _root(environ: Mapping[str, str], role: str) -> Settings:
@@ -211,6 +234,8 @@ def _check_together(config: Config, settings: Settings) -> None:
         raise ConfigError(f"{named('local_size')} must not be above {named('size')}")
     if config.peer_timeout_s < 2 * config.heartbeat_s:
         raise ConfigError(f"{named('peer_timeout_s')} must be at least twice {named('heartbeat_s')}")
+    if 0 < config.trace_end_step < config.trace_start_step:
+        raise ConfigError(f"{named('trace_start_step')} must not be above {named('trace_end_step')}")
     files = [name for name in ("tls_cert", "tls_key", "tls_ca") if getattr(config, name)]
     if 0 < len(files) < 3:
         missing = sorted({"tls_cert", "tls_key", "tls_ca"} - set(files))

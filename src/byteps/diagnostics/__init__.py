@@ -3,6 +3,27 @@
 from __future__ import annotations
 
 from byteps.diagnostics.signals import DumpOnSignal
-from byteps.diagnostics.wording import OpenRound, Round, count, describe_open, describe_rounds, size, stall
+from byteps.diagnostics.wording import (
+    OpenRound,
+    Round,
+    count,
+    describe_open,
+    describe_rounds,
+    size,
+    stall,
+    table,
+    user_name,
+)
 
-__all__ = ["DumpOnSignal", "OpenRound", "Round", "count", "describe_open", "describe_rounds", "size", "stall"]
+__all__ = [
+    "DumpOnSignal",
+    "OpenRound",
+    "Round",
+    "count",
+    "describe_open",
+    "describe_rounds",
+    "size",
+    "stall",
+    "table",
+    "user_name",
+]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 Missing = Sequence[tuple[int, float]]
@@ -103,6 +103,14 @@ def size(nbytes: int) -> str:
 def count(number: int, noun: str) -> str:
     """``1 server``, ``2 servers``."""
     return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    """A table for people. First column to the left, the others to the right."""
+    widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
+    for row in (header, *rows):
+        cells = [cell.rjust(width) for cell, width in zip(row, widths, strict=True)]
+        yield "  ".join([row[0].ljust(widths[0]), *cells[1:]]).rstrip()
 
 
 def _where(name: str, number: int) -> str:

@@ -10,7 +10,6 @@ from byteps.control import ControlClient
 from byteps.dialing import open_control
 from byteps.doctor.findings import Finding, fail, ok, warn
 from byteps.errors import BytePSError, HandshakeError
-from byteps.wire import AskClock, Clock
 
 _TIMEOUT_S = 3.0
 _SKEW_S = 1.0
@@ -41,9 +40,9 @@ def _ask_clock(config: Config) -> tuple[float, float]:
     open_control(config, client, "worker")
     try:
         sent_s = time.time()
-        answer = client.call(Clock, AskClock, _TIMEOUT_S)
+        wall_s = client.wall_clock_s(_TIMEOUT_S)
         uncertainty_s = (time.time() - sent_s) / 2
-        return answer.wall_s - sent_s - uncertainty_s, uncertainty_s
+        return wall_s - sent_s - uncertainty_s, uncertainty_s
     finally:
         client.close()
 

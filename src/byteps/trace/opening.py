@@ -1,0 +1,64 @@
+"""Where a timeline goes: each process has a file of its own, named after its role."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import time
+from pathlib import Path
+
+from byteps.config import Config
+from byteps.errors import remedy
+from byteps.trace.recorder import OFF, Recorder, Trace
+from byteps.trace.spool import Head, Spool
+from byteps.trace.window import Window
+
+_DEFAULT_NAME = "timeline"
+_SUFFIX = ".json.gz"
+
+_log = logging.getLogger("byteps.trace")
+
+
+def own_path(file: str, role: str, number: int) -> Path:
+    """The file of one process: ``a/run.json`` is ``a/run.rank0.json.gz`` for rank 0.
+
+    Args:
+        file: as the user gave it; an existing folder, or what ends in a slash, gets a file in it.
+        role: "worker" or "server".
+        number: its rank or server number.
+    """
+    path = Path(file)
+    if file.endswith("/") or path.is_dir():
+        path /= _DEFAULT_NAME
+    stem = path.name.removesuffix(".gz").removesuffix(".json")
+    who = f"rank{number}" if role == "worker" else f"{role}{number}"
+    return path.with_name(f"{stem}.{who}{_SUFFIX}")
+
+
+def open_trace(config: Config, role: str, number: int, size: int, coordinated: bool = True) -> Trace:
+    """Prepare to record, if the settings ask for it. A file that cannot be made is no reason not to train.
+
+    Args:
+        config: with ``timeline`` and the steps to record.
+        role: "worker" or "server".
+        number: the rank or server number.
+        size: number of workers.
+        coordinated: whether there is a coordinator whose clock can be asked for.
+    """
+    if not config.timeline:
+        return OFF
+    path = own_path(config.timeline, role, number)
+    try:
+        if not path.parent.is_dir():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            _log.warning("the folder of the timeline, %s, did not exist and was made", path.parent)
+        spool = Spool(path.with_name(path.name + ".part"))
+        start_ns = time.monotonic_ns()
+        spool.begin(Head(role, number, size, socket.gethostname(), os.getpid(), start_ns, coordinated))
+    except OSError as error:
+        _log.warning(
+            "no timeline is recorded: cannot write %s: %s%s", path, error.strerror, remedy(error)
+        )
+        return OFF
+    return Recorder(spool, path, Window(config.trace_start_step, config.trace_end_step))
