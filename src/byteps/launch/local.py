@@ -13,12 +13,13 @@ from byteps.children import ChildRole, as_environment
 from byteps.config import Config, child_environment, format_address
 from byteps.errors import ConfigError, remedy
 from byteps.launch.settings import IDENTITY, add_settings, given, resolve_given
-from byteps.launch.supervisor import Supervisor
+from byteps.launch.supervisor import ROLE_GRACE_S, Supervisor
 from byteps.network import loopback
 from byteps.security import new_token
 
 _ADDRESSES = ("bind_host", "advertise_host", "interface")
 _READY_TIMEOUT_S = 60.0
+_TIMELINE_GRACE_S = 60.0  # a server writes its timeline when the job is over
 _CORES_PER_SERVER = 8
 _COORDINATOR_VARIABLES = ("BYTEPS_COORDINATOR", "DMLC_PS_ROOT_URI", "DMLC_PS_ROOT_PORT")
 _CHATTY = ("trace", "debug", "info")
@@ -58,6 +59,7 @@ def add_run(parser: argparse.ArgumentParser) -> None:
         "  byteps run -np 2 python train.py\n"
         "  byteps run -np 4 --servers 2 python train.py --lr 0.1\n"
         "  byteps run -np 2 --log-level info -- python -m mypackage.train\n"
+        "  byteps run -np 2 --timeline run.json.gz python train.py      (then: byteps trace summary run.*.gz)\n"
         "  CUDA_VISIBLE_DEVICES=0,1 byteps run -np 2 python train.py    (the script chooses by local_rank())"
     )
     parser.add_argument(
@@ -125,7 +127,11 @@ def launch(job: Job) -> int:
     shared = as_environment(job.settings)
     roles: list[ChildRole] = []
     # A server is ready when all workers have joined.
-    supervisor = Supervisor(job.title, in_use=lambda: any(role.is_ready() for role in roles[1:]))
+    supervisor = Supervisor(
+        job.title,
+        in_use=lambda: any(role.is_ready() for role in roles[1:]),
+        role_grace_s=_TIMELINE_GRACE_S if job.config.timeline else ROLE_GRACE_S,
+    )
     with supervisor.running():
         # One worker needs nobody to talk to.
         if job.workers > 1 or job.config.force_distributed:

@@ -82,15 +82,23 @@ class Phase(IntEnum):
 class Supervisor:
     """Runs a set of processes as one job. Used from the main thread, once."""
 
-    def __init__(self, title: str, *, in_use: Callable[[], bool] = lambda: True) -> None:
+    def __init__(
+        self,
+        title: str,
+        *,
+        in_use: Callable[[], bool] = lambda: True,
+        role_grace_s: float = ROLE_GRACE_S,
+    ) -> None:
         """Watch over no process yet.
 
         Args:
             title: name of the job in messages.
             in_use: whether the workers have used servers and coordinator, so that these end by themselves.
+            role_grace_s: how long servers and coordinator have for that.
         """
         self._title = title
         self._in_use = in_use
+        self._role_grace_s = role_grace_s
         self._selector = selectors.DefaultSelector()
         self._tasks: list[Task] = []
         self._phase = Phase.RUNNING
@@ -221,7 +229,7 @@ class Supervisor:
             self._failed = task
             self._fail()
         if self._phase is not Phase.FINISHING and not self._workers():
-            self._finish(ROLE_GRACE_S if self._phase < Phase.STOPPING and self._in_use() else 0)
+            self._finish(self._role_grace_s if self._phase < Phase.STOPPING and self._in_use() else 0)
 
     def _signalled(self, wakeup: int) -> None:
         for number in os.read(wakeup, 64):

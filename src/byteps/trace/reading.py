@@ -7,6 +7,7 @@ import tempfile
 import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,12 @@ from byteps.errors import TimelineError
 from byteps.trace.chrome import HEAD_BEGIN, HEAD_END, LINE_BEGIN, VERSION, convert
 from byteps.trace.spool import is_spool
 
-_CHUNK_BYTES = 1 << 20
+_CHUNK_BYTES = 1 << 10  # little is lost with the one that holds damage
 _GZIP_MAGIC = b"\x1f\x8b"
 _AUTO_HEADER = 32 + zlib.MAX_WBITS
 _LONGEST_LINE_BYTES = 1 << 20
+_PROCESS = itemgetter("role", "number", "pid", "host", "clock")
+"""What is used of a process's description."""
 
 
 @dataclass(slots=True)
@@ -117,9 +120,7 @@ def _description(path: Path, line: str) -> dict[str, Any]:
     try:
         description = json.loads(line[len(HEAD_BEGIN) : -len(HEAD_END)])
         version = description["version"]
-        for process in description["processes"]:
-            _ = int(process["pid"]), str(process["role"]), int(process["number"]), process["host"], process["clock"]
-        if version == VERSION and isinstance(description["start_wall_ns"], int):
+        if version == VERSION and int(description["start_wall_ns"]) and all(map(_PROCESS, description["processes"])):
             return dict(description)
     except (ValueError, KeyError, TypeError) as error:
         raise TimelineError(f"{refusal}: its first line cannot be understood") from error
