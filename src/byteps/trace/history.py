@@ -15,6 +15,7 @@ class Partition:
     """One partition in one round at one rank; times in microseconds.
 
     Attributes:
+        rank: whose.
         tensor: the user's name.
         round: from 1.
         nbytes: size.
@@ -23,6 +24,7 @@ class Partition:
         summed: when the server had all contributions; None where its timeline was not given.
     """
 
+    rank: int
     tensor: str
     round: int
     nbytes: int
@@ -164,7 +166,7 @@ class _Reader:
         if event.ph == "b" and "round" in event.args:
             if "bytes" in event.args:  # else it is unfinished
                 args = event.args
-                partition = Partition(event.name, args["round"], args["bytes"], args["server"], at)
+                partition = Partition(rank.rank, event.name, args["round"], args["bytes"], args["server"], at)
                 self._open[event.id] = partition, 0
             return
         if event.id not in self._open:

@@ -253,10 +253,10 @@ def _tensor(name: str, group: Sequence[Partition], stall_us: float) -> TensorSum
 
 
 def _size(group: Sequence[Partition]) -> int:
-    """Bytes of a tensor: of all partitions that became ready at the same moment."""
-    sizes: Counter[float] = Counter()
+    """Bytes of a tensor: of the most complete round."""
+    sizes: Counter[tuple[int, int]] = Counter()
     for partition in group:
-        sizes[partition.ready] += partition.nbytes
+        sizes[partition.rank, partition.round] += partition.nbytes
     return max(sizes.values())
 
 
