@@ -74,10 +74,10 @@ def _join(config: Config, linker: Callable[[Config, Welcome], Linker], coordinat
     relay = Relay()
     control = ControlClient(relay.on_notice, relay.on_closed, coordinator=coordinator)
     open_control(config, control, "worker")
+    trace = OFF
     try:
         welcome = control.join(join_message(config), config.join_timeout_s)
         communicator: Communicator = Alone()
-        trace = OFF
         if welcome.size > 1 or config.force_distributed:
             trace = open_trace(config, "worker", welcome.rank, welcome.size)
             with control.blaming_the_lost():

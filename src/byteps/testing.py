@@ -119,9 +119,7 @@ class _Cluster:
 
         trace = open_trace(config, "worker", welcome.rank, welcome.size)
         worker = start_data_plane(config, welcome, link, event_capacity=trace.capacity)
-        communicator: Communicator = ParameterServer(
-            control, worker, welcome.rank, credit_of(config), trace
-        )
+        communicator: Communicator = ParameterServer(control, worker, welcome.rank, credit_of(config), trace)
         trace.start(worker.take_events, control.wall_clock_s)
         session = Session(config, welcome, communicator, control, trace)
         relay.attach(session)

@@ -6,7 +6,6 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -110,7 +109,8 @@ def test_what_found_no_room_is_counted_and_said(tmp_path: Path, caplog: pytest.L
 def test_only_the_steps_asked_for_are_recorded(tmp_path: Path) -> None:
     source = Source()
     trace = _started(tmp_path / "t.json.gz", source, trace_start_step=2, trace_end_step=3)
-    assert isinstance(trace, recorder.Recorder) and trace._thread is not None
+    assert isinstance(trace, recorder.Recorder)
+    assert trace._thread is not None
     for number in (1, 2, 3):
         source.events += _now_round(number)
         source.wait_taken()
@@ -128,7 +128,9 @@ def test_only_the_steps_asked_for_are_recorded(tmp_path: Path) -> None:
 )
 def test_without_marks_the_rounds_count_as_steps(first: int, last: int, kept: list[int]) -> None:
     events = [
-        event for n in range(1, 5) for event in round_trip([10 * n, 10 * n + 1, 10 * n + 2, 10 * n + 3], number=n)
+        event
+        for n in range(1, 5)
+        for event in round_trip([10 * n, 10 * n + 1, 10 * n + 2, 10 * n + 3], number=n)
     ]
     window = Window(first, last)
     cut, _ = window.cut(b"".join(map(pack, events)), [])
@@ -225,5 +227,3 @@ def test_a_forked_child_leaves_the_file_alone(tmp_path: Path) -> None:
     source.events = _now_round(1)
     trace.close()
     assert _rounds(tmp_path / "t.rank0.json.gz") == [1]
-
-

@@ -19,7 +19,7 @@ STEPS = 4
 
 
 def _rank(number: int) -> Recording:
-    """Steps of 100 ms: "second" ready at 40, back at 60; "first" ready at 50, back at 80 and 2 ms later noticed.
+    """Steps of 100 ms: "second" ready at 40, back at 60; "first" ready at 50, back at 80, noticed at 82.
 
     The training thread computes until 60, and waits until 82; then it updates until 100.
     """
@@ -30,7 +30,9 @@ def _rank(number: int) -> Recording:
         events += round_trip([at + 41, at + 42, at + 45, at + 60], tensor=2, number=step + 1, nbytes=3000)
         events += round_trip([at + 51, at + 60, at + 62, at + 80], tensor=1, number=step + 1, nbytes=1000)
         marks.append(spanned("waiting", at + 60, at + 82, "gradient.second"))
-        marks.append(spanned("waiting", at + 10, at + 90, "gradient.first", thread=5))  # of no training thread
+        marks.append(
+            spanned("waiting", at + 10, at + 90, "gradient.first", thread=5)
+        )  # of no training thread
         marks.append(spanned("step", at + 60, at + 100))
     return Recording(number=number, events=events, marks=marks)
 

@@ -183,8 +183,8 @@ class Config:
     heartbeat_s: float = _setting(1.0, "Time between two heartbeats.", unit="s", low=0.01)
     timeline: str = _setting(
         "",
-        "Record a timeline for Perfetto: `run.json.gz` becomes `run.rank0.json.gz`, `run.server0.json.gz` and "
-        "so on; empty: none. As an argument of `init()` also `trace=`.",
+        "Record a timeline for Perfetto: `run.json.gz` becomes `run.rank0.json.gz`, `run.server0.json.gz` "
+        "and so on; empty: none. As an argument of `init()` also `trace=`.",
         unit="path",
     )
     trace_start_step: int = _setting(

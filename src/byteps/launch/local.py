@@ -59,7 +59,7 @@ def add_run(parser: argparse.ArgumentParser) -> None:
         "  byteps run -np 2 python train.py\n"
         "  byteps run -np 4 --servers 2 python train.py --lr 0.1\n"
         "  byteps run -np 2 --log-level info -- python -m mypackage.train\n"
-        "  byteps run -np 2 --timeline run.json.gz python train.py      (then: byteps trace summary run.*.gz)\n"
+        "  byteps run -np 2 --timeline run.json.gz python train.py   (then: byteps trace summary run.*)\n"
         "  CUDA_VISIBLE_DEVICES=0,1 byteps run -np 2 python train.py    (the script chooses by local_rank())"
     )
     parser.add_argument(

@@ -182,10 +182,13 @@ class Barrier:
 
     def _update(self, batch: Sequence[Unread]) -> None:
         found = [unread.slot.parameter.grad for unread in batch]
+        trace = self._reducer.session.trace
+        begin_ns = trace.now_ns()
         try:
             for unread in batch:
                 unread.give_gradient()
             self._step([unread.slot for unread in batch], [unread.group for unread in batch])
+            trace.span("updated", batch[0].slot.name if batch else "", begin_ns)
         finally:
             for unread, gradient in zip(batch, found, strict=True):
                 unread.end(gradient)

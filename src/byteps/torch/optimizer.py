@@ -24,6 +24,7 @@ from byteps.session import Session
 from byteps.torch.compression import Compression, Compressor
 from byteps.torch.gradients import GradientReducer
 from byteps.torch.slots import Exchange
+from byteps.trace import OFF, Trace
 
 if TYPE_CHECKING:
     from byteps.torch.crossing import Barrier
@@ -74,7 +75,11 @@ def _step(optimizer: SynchronizedOptimizer, closure: Callable[[], Any] | None = 
         RuntimeError: A gradient was changed while it was being sent.
         BytePSError: The job failed.
     """
-    return optimizer._take_step(closure, options)
+    trace = optimizer._trace()
+    begin_ns = trace.now_ns()
+    result = optimizer._take_step(closure, options)
+    trace.span("step", "", begin_ns)
+    return result
 
 
 def _plain_copy(kind: type[Optimizer], state: dict[str, Any]) -> Optimizer:
@@ -182,7 +187,10 @@ class SynchronizedOptimizer(Optimizer):
             result = self._plain_step()(self._reducing(closure), **options)
         else:
             self._reduce_for_step()
+            trace = self._trace()
+            begin_ns = trace.now_ns()
             result = self._plain_step()(**options)
+            trace.span("updated", "", begin_ns)
         self._after_step()
         return result
 
@@ -232,6 +240,9 @@ class SynchronizedOptimizer(Optimizer):
         """Whether parameters were added."""
         assert self._reducer is not None
         return sum(len(group["params"]) for group in self.param_groups) != len(self._reducer)
+
+    def _trace(self) -> Trace:
+        return OFF if self._reducer is None else self._reducer.session.trace
 
     def _after_step(self) -> None:
         self._synchronized = self._warns = False

@@ -111,7 +111,7 @@ class _Writer:
         self._open: dict[_Key, list[int]] = {}
         self._rounds: dict[_Key, list[tuple[int, int]]] = {}
         self._threads: dict[int, int] = {}
-        self._steps = 0
+        self._steps = head.first_step - 1
         self._last_ns = head.start_ns
         self.partitions = 0
         self._separator = ""
@@ -128,9 +128,7 @@ class _Writer:
             "readings": [[r.at_ns, r.offset_ns, r.uncertainty_ns] for r in readings],
             "dropped": dropped,
         }
-        file.write(
-            header({"version": VERSION, "start_wall_ns": self._start_wall_ns, "processes": [process]})
-        )
+        file.write(header({"version": VERSION, "start_wall_ns": self._start_wall_ns, "processes": [process]}))
         self._name_tracks(head)
 
     def add(self, record: Record) -> None:
@@ -162,7 +160,8 @@ class _Writer:
         self._meta("process_name", _EVENTS, f"{title} ({head.host})")
         order = SERVER_PIDS + head.number if self._server else head.number
         self._line(
-            head.start_ns, f'"tid":{_EVENTS},"ph":"M","name":"process_sort_index","args":{{"sort_index":{order}}}'
+            head.start_ns,
+            f'"tid":{_EVENTS},"ph":"M","name":"process_sort_index","args":{{"sort_index":{order}}}',
         )
         tracks = {_SUMS: "sums"} if self._server else {_PUSHES: "pushes", _RESULTS: "results"}
         for track, name in tracks.items():
@@ -294,6 +293,4 @@ class _Writer:
         # Viewers take the identity for a number in base 16.
         identity = f"{rank & 0xFFF:03x}{key[0] & 0xFFFFF:05x}{key[1] & 0xFFFFF:05x}{key[2] & 0xFFF:03x}"
         bound = ',"bp":"e"' if phase == "f" else ""
-        self._line(
-            at_ns, f'"tid":{track},"ph":"{phase}","cat":"flow","id":"{identity}","name":"sum"{bound}'
-        )
+        self._line(at_ns, f'"tid":{track},"ph":"{phase}","cat":"flow","id":"{identity}","name":"sum"{bound}')

@@ -33,8 +33,8 @@ one that ends in .part) is used as far as it goes, which is said.
 
 _SUMMARY = """\
 Says where the time of training steps went: compute, communication that nothing hides, the tensors that
-training waited for, how well the links were used. Give the files of all ranks and servers, or one that `merge`
-made. Without servers' files, waiting for other ranks cannot be told from the way back.
+training waited for, how well the links were used. Give the files of all ranks and servers, or one that
+`merge` made. Without servers' files, waiting for other ranks cannot be told from the way back.
 """
 
 

@@ -20,7 +20,7 @@ Event = tuple[int, int, int, int, int, int, int]
 
 def unpack(data: bytes) -> Iterator[Event]:
     """The events in what a native ``take_events`` gave."""
-    return _LAYOUT.iter_unpack(data)  # type: ignore[return-value]
+    return _LAYOUT.iter_unpack(data)
 
 
 def pack(event: Event) -> bytes:

@@ -1,4 +1,4 @@
-"""What timelines tell, as objects: the partitions of each rank, its waits and steps, and the servers' sums."""
+"""What timelines tell, as objects: partitions, waits and steps of each rank, and the servers' sums."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from byteps.trace.reading import Timeline, split_time
+
 
 @dataclass(slots=True)
 class Partition:

@@ -35,9 +35,7 @@ def merge(paths: Sequence[Path], out: Path) -> list[str]:
     start_wall_ns = min(timeline.start_wall_ns for timeline in timelines)
     try:
         with gzip.open(out, "wt", compresslevel=_LEVEL, encoding="utf-8") as file:
-            file.write(
-                header({"version": VERSION, "start_wall_ns": start_wall_ns, "processes": processes})
-            )
+            file.write(header({"version": VERSION, "start_wall_ns": start_wall_ns, "processes": processes}))
             _write_events(file, timelines, start_wall_ns)
     except BaseException:
         if out.is_file():  # and no device

@@ -55,10 +55,9 @@ def open_trace(config: Config, role: str, number: int, size: int, coordinated: b
             _log.warning("the folder of the timeline, %s, did not exist and was made", path.parent)
         spool = Spool(path.with_name(path.name + ".part"))
         start_ns = time.monotonic_ns()
-        spool.begin(Head(role, number, size, socket.gethostname(), os.getpid(), start_ns, coordinated))
+        host, first_step = socket.gethostname(), max(1, config.trace_start_step)
+        spool.begin(Head(role, number, size, host, os.getpid(), start_ns, coordinated, first_step))
     except OSError as error:
-        _log.warning(
-            "no timeline is recorded: cannot write %s: %s%s", path, error.strerror, remedy(error)
-        )
+        _log.warning("no timeline is recorded: cannot write %s: %s%s", path, error.strerror, remedy(error))
         return OFF
     return Recorder(spool, path, Window(config.trace_start_step, config.trace_end_step))

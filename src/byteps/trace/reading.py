@@ -115,12 +115,17 @@ def _description(path: Path, line: str) -> dict[str, Any]:
     refusal = f"{path} is no timeline of byteps"
     if not (line.startswith(HEAD_BEGIN) and line.endswith(HEAD_END)):
         raise TimelineError(
-            f"{refusal}, or its beginning is lost; give files that BYTEPS_TIMELINE or `byteps trace merge` made"
+            f"{refusal}, or its beginning is lost; give files that BYTEPS_TIMELINE or `byteps trace merge` "
+            f"made"
         )
     try:
         description = json.loads(line[len(HEAD_BEGIN) : -len(HEAD_END)])
         version = description["version"]
-        if version == VERSION and int(description["start_wall_ns"]) and all(map(_PROCESS, description["processes"])):
+        if (
+            version == VERSION
+            and int(description["start_wall_ns"])
+            and all(map(_PROCESS, description["processes"]))
+        ):
             return dict(description)
     except (ValueError, KeyError, TypeError) as error:
         raise TimelineError(f"{refusal}: its first line cannot be understood") from error
@@ -139,6 +144,9 @@ def _events(path: Path, lines: Iterable[str], notes: list[str]) -> Iterator[str]
             continue
         count += 1
         yield event
+    spool = path.with_name(path.name + ".part")
+    more = f"; {spool} has the rest" if spool.exists() else ""
     notes.append(
-        f"{path} ends early: its process was killed, or the disk was full; its first {count} events are used"
+        f"{path} ends early: its process was killed, or the disk was full; its first {count} events are "
+        f"used{more}"
     )

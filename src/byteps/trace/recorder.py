@@ -156,8 +156,7 @@ class Recorder(Trace):
         while self.on and not self._stop.wait(INTERVAL_S):
             with self._lock:
                 self._read_clock()
-                self._collect()
-                if not self.on:
+                if not self._collect():
                     self._finish()
 
     def _read_clock(self) -> None:
@@ -170,8 +169,8 @@ class Recorder(Trace):
         except BytePSError as error:  # the job is over, or the coordinator busy: there are other readings
             _log.debug("no reading of the coordinator's clock: %s", error)
 
-    def _collect(self) -> None:
-        """Move what was recorded since the last time into the spool."""
+    def _collect(self) -> bool:
+        """Move what was recorded since the last time into the spool; returns whether recording goes on."""
         events, dropped = self._take_events()  # before the marks: see Batch
         marks, self._marks = self._marks, []
         names, self._names = self._names, []
@@ -191,6 +190,7 @@ class Recorder(Trace):
                 self.path,
                 self._recorded,
             )
+        return self.on
 
     def _write(self, record: Record | Reading) -> None:
         try:

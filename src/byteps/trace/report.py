@@ -11,6 +11,7 @@ _HIDDEN = 0.05
 """Less exposed communication than this share of a step is not worth advice."""
 _OFTEN = 1.5
 """A rank is late if it comes last so many times as often as its turn would be."""
+_LINK_COLUMNS = ("push MB/s", "of best", "result MB/s", "of best")
 _FULL = 0.8
 """So much of the best rate counts as a full link."""
 
@@ -25,7 +26,7 @@ def lines(summary: Summary, top: int) -> Iterator[str]:
     yield from _opening(summary)
     yield ""
     yield from table(
-        ("rank", "steps", "ms/step", "compute", "exposed", "", "push MB/s", "of best", "result MB/s", "of best"),
+        (*("rank", "steps", "ms/step", "compute", "exposed", "share"), *_LINK_COLUMNS),
         [_rank_row(rank) for rank in summary.ranks],
     )
     shown = summary.tensors[:top]
@@ -78,8 +79,8 @@ def _causes(summary: Summary) -> Iterator[str]:
     late = [rank for rank, share in summary.latest.items() if share > _OFTEN / max(1, len(summary.ranks))]
     for rank in late:
         yield (
-            f"Rank {rank} is the last to contribute to {summary.latest[rank]:.0%} of all sums; from the first "
-            f"to the last contribution {_ms(summary.spread_us)} ms pass on average."
+            f"Rank {rank} is the last to contribute to {summary.latest[rank]:.0%} of all sums; from the "
+            f"first to the last contribution {_ms(summary.spread_us)} ms pass on average."
         )
     best = max(summary.ranks, key=lambda rank: rank.pushes.utilisation)
     if best.pushes.utilisation > _FULL:
@@ -121,7 +122,9 @@ def _explanations(summary: Summary) -> Iterator[str]:
     steps = "the optimizer's" if summary.marked else "rounds of the tensor used most often"
     yield f"steps: {steps}, the first left out; exposed: the training thread waited for results"
     yield "of best: bytes over what the best tenth of a second would have moved in all steps"
-    ends = "from the last contribution" if summary.servers else "from the push, as no server's timeline is given"
+    ends = (
+        "from the last contribution" if summary.servers else "from the push, as no server's timeline is given"
+    )
     yield f"ready, queued, pushed, summed, returned: how long until it was so; returned: {ends}"
 
 

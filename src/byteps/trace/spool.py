@@ -31,6 +31,7 @@ class Head(msgspec.Struct, frozen=True, array_like=True, tag=True):
         size: number of workers.
         start_ns: when recording began, by the monotonic clock.
         coordinated: whether the readings are of the coordinator's clock, and not of the own one.
+        first_step: number of the first step recorded.
     """
 
     role: Text
@@ -40,6 +41,7 @@ class Head(msgspec.Struct, frozen=True, array_like=True, tag=True):
     pid: int
     start_ns: int
     coordinated: bool
+    first_step: int = 1
 
 
 class Names(msgspec.Struct, frozen=True, array_like=True, tag=True):

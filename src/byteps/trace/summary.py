@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -71,7 +71,7 @@ class TensorSummary:
         nbytes: size.
         stall_us: how long training threads waited for its result, in each step.
         ready_us, queued_us, pushed_us, summed_us, returned_us: how long its partitions took to be so.
-            ``summed_us`` is 0 where the servers' timelines were not given; "returned" then begins at "pushed".
+            ``summed_us`` is 0 where servers' timelines were not given; "returned" then begins at "pushed".
     """
 
     name: str
@@ -110,7 +110,8 @@ def summarise(history: History) -> Summary:
 
     Each rank's first step is left out where there are others: its begin is not known, and it is slower.
     """
-    ranks, stalls, steps = [], Counter[str](), 0
+    ranks, steps = [], 0
+    stalls: dict[str, float] = defaultdict(float)
     kept: list[Partition] = []
     for rank in history.ranks:
         intervals = step_intervals(rank)
@@ -119,7 +120,8 @@ def summarise(history: History) -> Summary:
         begin, end = intervals[0][0], intervals[-1][1]
         partitions = [p for p in rank.partitions if begin <= p.returned <= end]
         exposed = clip(union(_exposed(rank)), begin, end)
-        stalls.update(stall_by_tensor(rank, exposed))
+        for name, stall_us in stall_by_tensor(rank, exposed).items():
+            stalls[name] += stall_us
         ranks.append(_rank_summary(rank.rank, intervals, partitions, exposed))
         kept += partitions
         steps += len(intervals)
@@ -200,7 +202,7 @@ def link_use(moved: Sequence[tuple[float, int]], traced_us: float) -> LinkUse:
     return LinkUse(nbytes, rate, max(rate, best / window_us * 1e6))
 
 
-def stall_by_tensor(rank: RankHistory, exposed: Sequence[Interval]) -> Counter[str]:
+def stall_by_tensor(rank: RankHistory, exposed: Sequence[Interval]) -> dict[str, float]:
     """Whose fault waiting was: each stretch of it belongs to the tensor whose result ended it.
 
     Args:
@@ -211,7 +213,7 @@ def stall_by_tensor(rank: RankHistory, exposed: Sequence[Interval]) -> Counter[s
     for partition in rank.partitions:  # in the order of their results
         done[partition.tensor, partition.round] = partition.returned
     results = sorted((at, tensor) for (tensor, _), at in done.items())
-    stalls: Counter[str] = Counter()
+    stalls: dict[str, float] = defaultdict(float)
     i = 0
     for begin, end in exposed:
         at = begin
@@ -227,7 +229,7 @@ def stall_by_tensor(rank: RankHistory, exposed: Sequence[Interval]) -> Counter[s
     return stalls
 
 
-def _tensors(partitions: Iterable[Partition], stalls: Counter[str], steps: int) -> list[TensorSummary]:
+def _tensors(partitions: Iterable[Partition], stalls: Mapping[str, float], steps: int) -> list[TensorSummary]:
     groups: dict[str, list[Partition]] = defaultdict(list)
     for partition in partitions:
         groups[partition.tensor].append(partition)

@@ -46,7 +46,7 @@ class Window:
         if self._begin_ns is None:
             return b"", []
         begin_ns, end_ns = self._begin_ns, self._end_ns
-        kept = [mark for mark in marks if mark[1] >= begin_ns and (end_ns is None or mark[0] <= end_ns)]
+        kept = [mark for mark in marks if mark[1] > begin_ns and (end_ns is None or mark[0] <= end_ns)]
         if begin_ns == 0 and end_ns is None:
             return events, kept
         chosen = (
