@@ -14,7 +14,7 @@ from byteps.diagnostics import DumpOnSignal
 from byteps.dialing import open_beacon, open_control
 from byteps.errors import JoinError
 from byteps.session import Session
-from byteps.trace import OFF, open_trace
+from byteps.trace import Trace, open_trace
 from byteps.wire import Welcome
 from byteps.worker import (
     Linker,
@@ -74,7 +74,7 @@ def _join(config: Config, linker: Callable[[Config, Welcome], Linker], coordinat
     relay = Relay()
     control = ControlClient(relay.on_notice, relay.on_closed, coordinator=coordinator)
     open_control(config, control, "worker")
-    trace = OFF
+    trace = Trace()
     try:
         welcome = control.join(join_message(config), config.join_timeout_s)
         communicator: Communicator = Alone()

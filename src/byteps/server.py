@@ -31,7 +31,7 @@ from byteps.security import (
     check_bind,
     load_token,
 )
-from byteps.trace import OFF, open_trace
+from byteps.trace import Trace, open_trace
 from byteps.wire import AskMissing, Departed, End, Install, Installed, Join, Lost, Message, Missing, Welcome
 
 DRAIN_S = 5.0
@@ -51,7 +51,7 @@ class Server:
     def __init__(self, config: Config, on_end: Callable[[str | None], None]) -> None:
         self.control = ControlClient(self._on_notice, on_end, self._start)
         self._config = config
-        self._trace = OFF
+        self._trace = Trace()
         self._on_end = on_end
         self._native: _native.Server | None = None
         self._names: dict[int, str] = {}

@@ -36,7 +36,7 @@ from byteps.errors import (
     SessionClosed,
     StallTimeout,
 )
-from byteps.trace import OFF, Trace
+from byteps.trace import Trace
 from byteps.wire import Barrier, BarrierDone, Departed, Leave, Lost, Message, Retract, TensorSpec, Welcome
 
 __all__ = ["Buffer", "Handle", "Session"]
@@ -87,8 +87,8 @@ class Handle:
         Raises:
             PeerLost, PeerLeft, DeclarationError, SessionClosed, StallTimeout: why there will be none.
         """
-        begin_ns = self._session.trace.now_ns()
-        waits = not self._transfer.poll()
+        trace = self._session.trace
+        waiting_since_ns = trace.now_ns() if trace.on and not self._transfer.poll() else 0
         config = self._session.config
         start_s = now_s = time.monotonic()
         warn_s = start_s + (config.stall_warning_s or math.inf)
@@ -100,8 +100,8 @@ class Handle:
                 raise StallTimeout(f"{text}; stall_timeout_s is {config.stall_timeout_s:g}")
             _log.warning(text)
             warn_s = now_s + config.stall_warning_s
-        if waits:
-            self._session.trace.span("waiting", self.name, begin_ns)
+        if waiting_since_ns:
+            trace.span("waiting", self.name, waiting_since_ns)
         self._session.settle(self, self._transfer)
         self._memory = None
 
@@ -133,7 +133,7 @@ class Session:
         welcome: Welcome,
         communicator: Communicator,
         control: ControlClient | None,
-        trace: Trace = OFF,
+        trace: Trace | None = None,
     ) -> None:
         self.config = config
         self.rank = welcome.rank
@@ -142,7 +142,7 @@ class Session:
         self.local_size = welcome.local_size
         self.servers = len(welcome.servers)
         self.communicator = communicator
-        self.trace = trace
+        self.trace = trace or Trace()
         self._control = control
         self._lock = threading.Lock()
         self._in_flight: dict[str, Handle] = {}
@@ -155,7 +155,7 @@ class Session:
         self.unfinished: weakref.WeakSet[Unfinished] = weakref.WeakSet()
         self.on_shutdown: list[Callable[[], None]] = []
         # Whoever forgets shutdown(): native threads must end before the memory that they write to is freed.
-        weakref.finalize(self, trace.close)
+        weakref.finalize(self, self.trace.close)
         weakref.finalize(self, communicator.close)
 
     def declare(self, specs: Sequence[TensorSpec]) -> None:

@@ -241,6 +241,35 @@ def test_unknown_names_warn_with_the_nearest(tmp_path: Path) -> None:
     assert "did you mean connections?" in resolved.warnings[1]
 
 
+def _timeline(environ: dict[str, str], **arguments: object) -> tuple[object, ...]:
+    resolved = resolve(arguments, environ=environ)
+    assert resolved.warnings == []
+    return tuple(getattr(resolved.config, f) for f in ("timeline", "trace_start_step", "trace_end_step"))
+
+
+def test_a_timeline_has_three_names() -> None:
+    assert _timeline({}) == ("", 0, 0)
+    assert _timeline({"BYTEPS_TIMELINE": "a"}) == ("a", 0, 0)
+    assert _timeline({"HOROVOD_TIMELINE": "a"}) == ("a", 0, 0)
+    assert _timeline({"BYTEPS_TIMELINE": "b"}, trace="a") == ("a", 0, 0)
+
+
+def test_bytepss_trace_is_a_timeline_of_some_steps() -> None:
+    on = {"BYTEPS_TRACE_ON": "1"}
+    assert _timeline(on) == ("./trace/timeline.json.gz", 10, 20)
+    steps = {"BYTEPS_TRACE_START_STEP": "3", "BYTEPS_TRACE_END_STEP": "5", "BYTEPS_TRACE_DIR": "d"}
+    assert _timeline({**on, **steps}) == ("d/timeline.json.gz", 3, 5)
+    assert _timeline({**steps, "BYTEPS_TRACE_ON": "0"})[0] == ""
+    with pytest.raises(ConfigError, match=r"trace_start_step = 10 .* trace_end_step = 5"):
+        resolve(environ={**on, "BYTEPS_TRACE_END_STEP": "5"})
+
+
+def test_a_timeline_that_horovod_would_start_later_is_warned_about() -> None:
+    resolved = resolve(environ={"HOROVOD_TIMELINE": "DYNAMIC"})
+    assert resolved.config.timeline == ""
+    assert "HOROVOD_TIMELINE" in resolved.warnings[0]
+
+
 def test_names_without_meaning_are_named_once() -> None:
     old = (
         "BYTEPS_NUMA_ON",

@@ -12,7 +12,7 @@ from byteps.communicator.interface import LINK_LOST, OK, Buffer
 from byteps.control import ControlClient
 from byteps.diagnostics import size
 from byteps.errors import DeclarationError
-from byteps.trace import OFF, Trace
+from byteps.trace import Trace
 from byteps.wire import (
     AskMissing,
     Declare,
@@ -56,13 +56,13 @@ class ParameterServer:
         worker: _native.Worker,
         rank: int,
         credit_bytes: int = 0,
-        trace: Trace = OFF,
+        trace: Trace | None = None,
     ) -> None:
         self.worker = worker
         self._control = control
         self._rank = rank
         self._credit_bytes = credit_bytes
-        self._trace = trace
+        self._trace = trace or Trace()
         self._lock = threading.Lock()
         self._tensors: dict[str, _Tensor] = {}
         self._declared: dict[str, int] = {}  # the next generation of each name

@@ -24,7 +24,7 @@ from byteps.session import Session
 from byteps.torch.compression import Compression, Compressor
 from byteps.torch.gradients import GradientReducer
 from byteps.torch.slots import Exchange
-from byteps.trace import OFF, Trace
+from byteps.trace import Trace
 
 if TYPE_CHECKING:
     from byteps.torch.crossing import Barrier
@@ -242,7 +242,7 @@ class SynchronizedOptimizer(Optimizer):
         return sum(len(group["params"]) for group in self.param_groups) != len(self._reducer)
 
     def _trace(self) -> Trace:
-        return OFF if self._reducer is None else self._reducer.session.trace
+        return Trace() if self._reducer is None else self._reducer.session.trace
 
     def _after_step(self) -> None:
         self._synchronized = self._warns = False

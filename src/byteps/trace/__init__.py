@@ -7,6 +7,6 @@ opens; ``reading``, ``merging`` and ``summary`` are for afterwards. ``clock`` te
 from __future__ import annotations
 
 from byteps.trace.opening import open_trace
-from byteps.trace.recorder import OFF, Trace
+from byteps.trace.recorder import Trace
 
-__all__ = ["OFF", "Trace", "open_trace"]
+__all__ = ["Trace", "open_trace"]

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from byteps.config import Config
 from byteps.errors import remedy
-from byteps.trace.recorder import OFF, Recorder, Trace
+from byteps.trace.recorder import Recorder, Trace
 from byteps.trace.spool import Head, Spool
 from byteps.trace.window import Window
 
@@ -47,7 +47,7 @@ def open_trace(config: Config, role: str, number: int, size: int, coordinated: b
         coordinated: whether there is a coordinator whose clock can be asked for.
     """
     if not config.timeline:
-        return OFF
+        return Trace()
     path = own_path(config.timeline, role, number)
     try:
         if not path.parent.is_dir():
@@ -59,5 +59,5 @@ def open_trace(config: Config, role: str, number: int, size: int, coordinated: b
         spool.begin(Head(role, number, size, host, os.getpid(), start_ns, coordinated, first_step))
     except OSError as error:
         _log.warning("no timeline is recorded: cannot write %s: %s%s", path, error.strerror, remedy(error))
-        return OFF
+        return Trace()
     return Recorder(spool, path, Window(config.trace_start_step, config.trace_end_step))

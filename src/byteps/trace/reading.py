@@ -7,7 +7,6 @@ import tempfile
 import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ _CHUNK_BYTES = 1 << 10  # little is lost with the one that holds damage
 _GZIP_MAGIC = b"\x1f\x8b"
 _AUTO_HEADER = 32 + zlib.MAX_WBITS
 _LONGEST_LINE_BYTES = 1 << 20
-_PROCESS = itemgetter("role", "number", "pid", "host", "clock")
+_PROCESS_KEYS = {"role", "number", "pid", "host", "clock"}
 """What is used of a process's description."""
 
 
@@ -124,10 +123,10 @@ def _description(path: Path, line: str) -> dict[str, Any]:
         if (
             version == VERSION
             and int(description["start_wall_ns"])
-            and all(map(_PROCESS, description["processes"]))
+            and all(process.keys() >= _PROCESS_KEYS for process in description["processes"])
         ):
             return dict(description)
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise TimelineError(f"{refusal}: its first line cannot be understood") from error
     raise TimelineError(f"{path} is of version {version}; this byteps reads version {VERSION}")
 

@@ -78,9 +78,6 @@ class Trace:
         """In a forked child: let go of what was inherited."""
 
 
-OFF = Trace()
-
-
 class Recorder(Trace):
     """Records into a spool, from a thread of its own, and makes a timeline of that in the end.
 
