@@ -52,6 +52,7 @@ bench: setup
 	$(PY) -m benchmarks.duplex
 	$(PY) -m benchmarks.urgent
 	$(PY) -m benchmarks.uneven
+	$(PY) -m benchmarks.tracing
 
 native-test: $(VENV)/.developer
 	@$(call ctest,build-native,)

@@ -184,8 +184,6 @@ class Session:
         """
         self._check_open()
         check_sizes(spec, source, destination)
-        if self.trace.on:
-            self.trace.mark("ready", spec.name)
         with self._lock:
             before = self._in_flight.get(spec.name)
             if before is not None and not before.poll():

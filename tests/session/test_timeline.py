@@ -26,6 +26,7 @@ def _train(session: Session) -> None:
         pending = []
         for name, length in LENGTHS.items():
             values = np.full(length, number, np.float32)
+            session.trace.mark("ready", name)
             pending.append((values, start(session, spec(name, length), values, values, priority=length)))
         for _, handle in pending:
             handle.wait()

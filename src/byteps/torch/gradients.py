@@ -238,8 +238,11 @@ class GradientReducer:
         self._submit(slot, gradient, contribute=True)
 
     def _submit(self, slot: Slot, gradient: Tensor, contribute: bool) -> None:
+        trace = self._exchange.session.trace
+        ready_ns = trace.now_ns()
         wire, context = self._exchange.compression.compress(gradient)
         spec = self._exchange.spec(slot.name, wire.dtype, wire.shape)
+        trace.span("ready", spec.name, ready_ns)
         source = wire if contribute else None
         pending = start(self._exchange.session, spec, source, wire, slot.priority, self._stagers.of(wire))
         slot.flight = Flight(gradient, gradient._version, wire, context, pending)

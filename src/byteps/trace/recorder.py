@@ -46,7 +46,8 @@ class Trace:
         """Record that something happened now.
 
         Args:
-            kind: "ready": a tensor can be sent; "updated": a parameter was; or a word of your own.
+            kind: "ready": a tensor can be sent, which without this mark is when it is submitted; "updated": a
+                parameter was; or a word of your own.
             name: of the tensor as declared; empty: of all.
         """
 
@@ -54,8 +55,9 @@ class Trace:
         """Record what went on from ``begin_ns``, as ``now_ns`` gave it, until now.
 
         Args:
-            kind: "waiting": this thread waited for a result; "step": the optimizer's step, which ends a
-                training step; "updated": the update of parameters; or a word of your own.
+            kind: "ready": a tensor could be sent, and is submitted now; "waiting": this thread waited for a
+                result; "step": the optimizer's step, which ends a training step; "updated": the update of
+                parameters; or a word of your own.
             name: of the tensor as declared; empty: of all.
             begin_ns: when it began.
         """
