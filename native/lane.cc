@@ -75,17 +75,17 @@ void Lane::run() {
 }
 
 bool Lane::turn(bool may_wait) {
-  after_events();
+  const auto wanted = after_events();
   const bool more = pump();
   const auto now = Clock::now();
   if (stop_by_ && (drained() || now >= *stop_by_)) return false;
   if (now >= next_beat_) beat(now);
-  loop_.run_once(more || !may_wait ? 0 : timeout_ms(Clock::now()));
+  loop_.run_once(more || !may_wait ? 0 : timeout_ms(Clock::now(), wanted));
   return true;
 }
 
-int Lane::timeout_ms(Clock::time_point now) const {
-  const auto due = stop_by_ ? std::min(*stop_by_, next_beat_) : next_beat_;
+int Lane::timeout_ms(Clock::time_point now, Clock::time_point wanted) const {
+  const auto due = std::min(stop_by_ ? std::min(*stop_by_, next_beat_) : next_beat_, wanted);
   const auto left = std::chrono::ceil<std::chrono::milliseconds>(due - now).count();
   return static_cast<int>(std::clamp<int64_t>(left, 0, kMaxWaitMs));
 }

@@ -105,7 +105,8 @@ class Lane {
 
   virtual void write_grant(const Grant& grant) = 0;  // sends the chunk that the scheduler chose
   virtual void on_lost(Peer& peer) = 0;              // the peer hung up, or broke the protocol
-  virtual void after_events() {}                     // once per wake-up, before sending
+  // Once per wake-up, before sending. Returns when it wants to be called again even if nothing happens.
+  virtual Clock::time_point after_events() { return Clock::time_point::max(); }
 
   const Options options_;
   Scheduler scheduler_;
@@ -131,7 +132,7 @@ class Lane {
   void lose(Peer& peer);
   void beat(Clock::time_point now);
   void lose_silent_peers();
-  int timeout_ms(Clock::time_point now) const;
+  int timeout_ms(Clock::time_point now, Clock::time_point wanted) const;
   bool drained() const;
 
   Loop loop_;

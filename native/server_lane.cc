@@ -4,6 +4,13 @@
 #include <array>
 
 namespace byteps {
+namespace {
+
+constexpr std::chrono::milliseconds kLook{5};        // between looks at who waits for others
+constexpr std::chrono::milliseconds kSilence{20};    // of a rank that is not sending now
+constexpr std::chrono::milliseconds kPatience{100};  // with ranks that send, but something else
+
+}  // namespace
 
 // What a worker sends: cells go into the sum of their round.
 class ServerLane::WorkerPeer final : public Lane::Peer {
@@ -110,7 +117,9 @@ void ServerLane::contributed(const Header& header) {
   if (complete) {
     deliver(at->second);
   } else {
-    parked_.push_back({id, header.round, header.rank});
+    const auto now = Clock::now();
+    if (parked_.empty()) look_at_ = now + kLook;
+    parked_.push_back({id, header.round, header.rank, now});
   }
 }
 
@@ -176,16 +185,37 @@ void ServerLane::depart(uint32_t rank) {
   }
 }
 
-// Whoever waits only for others is told, so that it can use its credit for something else. Told once per
-// wake-up: most of those rounds are complete by then.
-void ServerLane::after_events() {
-  for (const Parked& parked : parked_) {
-    const auto at = partitions_.find(parked.key);
-    Peer* to = peer(parked.rank);
-    if (at == partitions_.end() || at->second.completed >= parked.round || to == nullptr) continue;
-    send(*to, header_for(at->second, parked.round, FrameType::parked, parked.rank));
+// Whoever waits only for others is told, so that it can use its credit for something else. Not while those
+// others are sending: they will soon have caught up, and a rank that runs far ahead of them takes bandwidth
+// that they need, here or from another job on its host. The results wait for the last.
+Clock::time_point ServerLane::after_events() {
+  const auto now = Clock::now();
+  if (!parked_.empty() && now >= look_at_) {
+    std::erase_if(parked_, [&](const Parked& parked) { return tell_parked(parked, now); });
+    look_at_ = now + kLook;
   }
-  parked_.clear();
+  return parked_.empty() ? Clock::time_point::max() : look_at_;
+}
+
+// False: not yet.
+bool ServerLane::tell_parked(const Parked& parked, Clock::time_point now) {
+  const auto at = partitions_.find(parked.key);
+  Peer* to = peer(parked.rank);
+  if (at == partitions_.end() || at->second.completed >= parked.round || to == nullptr) return true;
+  if (at->second.open && now - parked.since < kPatience && is_progressing(*at->second.open, now))
+    return false;
+  send(*to, header_for(at->second, parked.round, FrameType::parked, parked.rank));
+  return true;
+}
+
+// Whether all whose contribution is missing have been heard just now.
+bool ServerLane::is_progressing(const Open& open, Clock::time_point now) const {
+  for (uint32_t rank = 0; rank < workers_; ++rank) {
+    if (open.sum.is_complete(rank)) continue;
+    const Peer* from = peer(rank);
+    if (from == nullptr || now - from->last_heard() > kSilence) return false;
+  }
+  return true;
 }
 
 void ServerLane::on_lost(Peer& peer) {

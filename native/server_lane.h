@@ -59,6 +59,7 @@ class ServerLane final : public Lane {
     uint64_t key;
     uint32_t round;
     uint32_t rank;
+    Clock::time_point since;
   };
 
   enum class Verdict { accept, discard, refuse };
@@ -76,14 +77,17 @@ class ServerLane final : public Lane {
 
   void write_grant(const Grant& grant) override;
   void on_lost(Peer& peer) override;
-  void after_events() override;
+  Clock::time_point after_events() override;
+  bool tell_parked(const Parked& parked, Clock::time_point now);
+  bool is_progressing(const Open& open, Clock::time_point now) const;
 
   const uint32_t workers_;
   const bool deterministic_;
   std::unordered_map<uint64_t, Partition> partitions_;
   std::unordered_map<uint32_t, std::vector<uint32_t>> by_tensor_;
   std::unordered_map<uint64_t, Delivery> deliveries_;
-  std::vector<Parked> parked_;  // since the last wake-up
+  std::vector<Parked> parked_;   // contributions whose rank may have to be told, oldest first
+  Clock::time_point look_at_{};  // when to look at those next
   std::set<uint32_t> departed_;
   uint64_t next_delivery_ = 1;
   uint32_t highest_tensor_ = 0;  // ids above were never installed

@@ -1,4 +1,5 @@
-// The credit window on a virtual clock: a link of a given rate and round trip, and a sender that keeps it busy.
+// The credit window on a virtual clock: a link of a given rate and round trip, and a sender that keeps it
+// busy.
 #include "credit.h"
 
 #include <deque>
@@ -21,8 +22,8 @@ struct Path {
   double round_trip_s;
 };
 
-// Sends partitions for `duration_s`, as many at once as the window allows. A partition comes back after the round
-// trip and after those before it have crossed the link. Returns the share of the link that was used.
+// Sends partitions for `duration_s`, as many at once as the window allows. A partition comes back after the
+// round trip and after those before it have crossed the link. Returns the share of the link that was used.
 double run(CreditWindow& window, const Path& path, double start_s, double duration_s) {
   struct Flight {
     double begun_s;

@@ -121,6 +121,32 @@ void check_server_survives_a_half_cell() {
   CHECK_EQUAL(failed->code, static_cast<uint16_t>(Status::departed));
 }
 
+// Whoever is ahead is told that it waits for others only when they stop sending: until then its credit holds
+// it back. Tried again if this thread was kept from sending for too long.
+void check_server_tells_who_is_ahead_when_others_fall_silent() {
+  for (int attempt = 0; attempt < 20; ++attempt) {
+    ServerUnderTest test;
+    test.ranks[1]->send(frame(FrameType::heartbeat));
+    test.ranks[0]->send(push());
+    const auto begin = Clock::now();
+    auto last = begin;
+    Clock::duration longest{};
+    bool told = false;
+    while (last - begin < std::chrono::milliseconds(60)) {
+      told = told || test.ranks[0]->has_more(1);
+      test.ranks[1]->send(frame(FrameType::heartbeat));
+      const auto now = Clock::now();
+      longest = std::max(longest, now - last);
+      last = now;
+    }
+    if (longest > std::chrono::milliseconds(10)) continue;
+    CHECK(!told);
+    CHECK(test.ranks[0]->next()->type == FrameType::parked);
+    return;
+  }
+  CHECK(false);
+}
+
 void check_server_keeps_the_first_link_of_a_rank() {
   ServerUnderTest test;
   auto [here, there] = tcp_links();
@@ -217,8 +243,8 @@ void check_worker_keeps_memory_in_use() {
 int main() {
   for (const auto check :
        {check_server_hangs_up, check_server_ignores_what_is_late, check_server_survives_a_half_cell,
-        check_server_keeps_the_first_link_of_a_rank, check_worker_hangs_up,
-        check_worker_gives_up_a_silent_server, check_worker_ignores_what_is_late,
+        check_server_tells_who_is_ahead_when_others_fall_silent, check_server_keeps_the_first_link_of_a_rank,
+        check_worker_hangs_up, check_worker_gives_up_a_silent_server, check_worker_ignores_what_is_late,
         check_worker_keeps_memory_in_use})
     check();
   return 0;

@@ -42,6 +42,11 @@ class RawPeer final : public FrameSink {
     received_.erase(received_.begin());
     return header;
   }
+  // Whether something comes within a time.
+  bool has_more(int timeout_ms) {
+    pollfd entry{link_->read_fd(), POLLIN, 0};
+    return !received_.empty() || poll(&entry, 1, timeout_ms) == 1;
+  }
   void await_heartbeats(uint32_t more) {
     for (const uint32_t enough = heartbeats_ + more; heartbeats_ < enough;) CHECK(read());
   }
