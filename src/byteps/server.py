@@ -82,8 +82,8 @@ class Server:
         """Send what is under way, then end all connections."""
         if self._native is not None:
             self._native.close(drain_s)
-            self._trace.close()
         self.control.close()
+        self._trace.close()  # it may take a while, and the coordinator must not wait for it
 
     def _start(self, welcome: Welcome) -> None:
         # Before the next message is looked at: it may be a tensor to install.

@@ -9,7 +9,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 from byteps.errors import BytePSError, remedy
-from byteps.trace.chrome import convert
 from byteps.trace.clock import Reading, measure
 from byteps.trace.events import CAPACITY, EVENT_BYTES
 from byteps.trace.spool import Batch, Mark, Names, Record, Spool
@@ -213,6 +212,8 @@ class Recorder(Trace):
 
 def write_timeline(spool: Path, path: Path) -> None:
     """Convert a spool and remove it; log what came of that."""
+    from byteps.trace.chrome import convert  # only now: it takes time to import
+
     try:
         written = convert(spool, path)
         spool.unlink()
