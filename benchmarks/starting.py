@@ -13,6 +13,7 @@ from benchmarks.jobs import Job
 from benchmarks.peers.environments import python_of, raw_program
 
 ADDRESS_SIGN = "BYTEPS_COORDINATOR="
+WORKER = "benchmarks.peers.torch_worker"
 
 
 @dataclass(frozen=True)
@@ -32,7 +33,7 @@ class Starter:
     def byteps(
         self,
         kind: str = "byteps",
-        module: str = "benchmarks.peers.torch_worker",
+        module: str = WORKER,
         settings: Mapping[str, str] | None = None,
     ) -> Job:
         """Push_pull, or training with ``byteps-ddp``, or another module's workers; by default settings."""
@@ -47,15 +48,15 @@ class Starter:
         command = [sys.executable, "-m", module, kind]
         return Job(kind, self._ranks(command, address), servers, [coordinator])
 
-    def gloo(self, kind: str = "gloo") -> Job:
+    def gloo(self, kind: str = "gloo", module: str = WORKER) -> Job:
         """Torch's all_reduce over gloo, or with ``ddp`` training under DistributedDataParallel."""
         meeting = f"tcp://{self.hosts.address(self.workers[0])}:{self.hosts.free_port(self.workers[0])}"
-        command = [sys.executable, "-m", "benchmarks.peers.torch_worker", kind]
+        command = [sys.executable, "-m", module, kind]
         env = {"GLOO_SOCKET_IFNAME": self.hosts.interface, "TORCH_CPP_LOG_LEVEL": "ERROR"}
         return Job(kind, self._ranks(command, env, [meeting]))
 
-    def horovod(self) -> Job:
-        """Horovod's allreduce over gloo."""
+    def horovod(self, module: str = WORKER, settings: Mapping[str, str] | None = None) -> Job:
+        """Horovod's allreduce over gloo, or another module's workers; by default settings."""
         python = [python_of("horovod"), "-m"]
         names = [f"host{rank}" for rank in range(len(self.workers))]
         meeting = self.hosts.run(
@@ -70,10 +71,9 @@ class Starter:
             "HOROVOD_GLOO_IFACE": self.hosts.interface,
             "HOROVOD_CONTROLLER": "gloo",
             "HOROVOD_CPU_OPERATIONS": "gloo",
+            **(settings or {}),
         }
-        return Job(
-            "horovod", self._ranks([*python, "benchmarks.peers.torch_worker", "horovod"], env), (), [meeting]
-        )
+        return Job("horovod", self._ranks([*python, module, "horovod"], env), (), [meeting])
 
     def ps_lite(self) -> Job:
         """MXNet's ``dist_sync``: push and pull through ps-lite."""

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 import byteps.torch as bps
-from benchmarks.peers.answers import answer_requests
+from benchmarks.peers.answers import answer_requests, wait_until
 
 URGENT_BYTES = 64 << 10
 
@@ -60,11 +60,6 @@ def exchange(
     for handle in handles:
         bps.synchronize(handle)
     return {**answer, "stream_s": time.monotonic() - request["begin"]}
-
-
-def wait_until(moment: float) -> None:
-    """Do nothing until a moment of the monotonic clock."""
-    time.sleep(max(0.0, moment - time.monotonic()))  # workload
 
 
 if __name__ == "__main__":

@@ -45,6 +45,11 @@ def time_exchanges(prepare: Callable[[int], Callable[[], object]]) -> None:
     answer_requests(handle)
 
 
+def wait_until(moment: float) -> None:
+    """Do nothing until a moment of the monotonic clock, which all processes of a machine share."""
+    time.sleep(max(0.0, moment - time.monotonic()))  # workload
+
+
 def _timed(call: Callable[[], object]) -> float:
     began = time.perf_counter()
     call()

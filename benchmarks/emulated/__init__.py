@@ -1,0 +1,1 @@
+"""Training emulated on hosts of its own: published layers that sleep instead of computing, and real links."""

@@ -1,0 +1,219 @@
+"""Systems that train on the same emulated hosts and take turns, so that the machine's mood hits all alike.
+
+A result counts only if the parameters of every rank are bit by bit what they should be, and the counters of
+every host's network interface show the bytes of the steps.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import statistics
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from benchmarks.cluster import Cluster
+from benchmarks.emulated import bounds
+from benchmarks.emulated.profiles import SCALE, Layer, Setting, layers
+from benchmarks.hosts import Process
+from benchmarks.jobs import Job, cpu_seconds
+from benchmarks.starting import Starter
+
+WORKER = "benchmarks.emulated.worker"
+WORKERS = 4
+HOSTS = 2 * WORKERS
+COLOCATED = ", colocated"
+# Steps whose times do not count: queues fill, and byteps learns the order and the link's rate.
+WARM_STEPS = 4
+COMPUTE_STEPS = 10
+COMPUTE_WARM_STEPS = 2
+LEAD_S = 0.05
+# The interface counts headers, acknowledgements and heartbeats too.
+BYTES_OVER = 1.06
+# Horovod's default, at the emulation's scale. Paused ranks must not be taken for lost.
+HOROVOD = {"HOROVOD_FUSION_THRESHOLD": str((128 << 20) // SCALE), "HOROVOD_GLOO_TIMEOUT_SECONDS": "3600"}
+
+
+@dataclass
+class Outcome:
+    """What one system did with one setting.
+
+    Args:
+        share: How often the gradients' bytes should cross a worker's link.
+        step_s: Time of a step, of each turn.
+        nbytes: Bytes of a step at the interface over the gradients' bytes: the most of all hosts and directions.
+        worker_cpu_s, server_cpu_s: CPU time of a step of all workers and of all servers, of each turn.
+    """
+
+    share: float
+    step_s: list[float] = field(default_factory=list)
+    nbytes: list[float] = field(default_factory=list)
+    worker_cpu_s: list[float] = field(default_factory=list)
+    server_cpu_s: list[float] = field(default_factory=list)
+
+    def time_s(self) -> float:
+        """The median turn."""
+        return statistics.median(self.step_s)
+
+
+@dataclass
+class Trial:
+    """All systems with one setting.
+
+    Args:
+        setting: What was emulated.
+        layers: With computing times as they were measured.
+        outcomes: By the job's name.
+    """
+
+    setting: Setting
+    layers: list[Layer]
+    outcomes: dict[str, Outcome]
+
+    @property
+    def compute_s(self) -> float:
+        """Time of a step without communication."""
+        return sum(layer.forward_s + layer.backward_s for layer in self.layers)
+
+    def limit_s(self, name: str) -> float:
+        """Time that no order of sending could beat, for a system's bytes."""
+        return bounds.limit_s(self.layers, self._costs(name))
+
+    def fifo_s(self, name: str) -> float:
+        """The same for sending first what is ready first."""
+        return bounds.fifo_s(self.layers, self._costs(name))
+
+    def _costs(self, name: str) -> list[float]:
+        return bounds.costs(self.layers, self.outcomes[name].share, self.setting.goodput)
+
+
+class Contest:
+    """Jobs on one set of hosts.
+
+    Args:
+        cluster: The hosts: workers first, then as many for servers.
+    """
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._workers = range(WORKERS)
+        self._rate = cluster.rate
+        self._shares: dict[str, float] = {}
+        self.jobs: dict[str, Job] = {}
+
+    def start(self, name: str, kind: str = "", settings: Mapping[str, str] | None = None) -> None:
+        """Start a job.
+
+        Args:
+            name: Its name; one that ends with ``COLOCATED`` has its servers on the workers' hosts.
+            kind: The worker's system; by default the name says it.
+            settings: Variables of a byteps job.
+        """
+        kind = kind or name.removesuffix(COLOCATED)
+        dedicated = not name.endswith(COLOCATED)
+        servers = range(WORKERS, HOSTS) if dedicated else self._workers
+        starter = Starter(self._cluster, self._workers, servers)
+        print(f"starting {name}", file=sys.stderr)
+        if kind == "ddp":
+            job = starter.gloo(kind, WORKER)
+        elif kind == "horovod":
+            job = starter.horovod(WORKER, HOROVOD)
+        else:
+            job = starter.byteps(kind, WORKER, settings)
+        self.jobs[name] = replace(job, name=name)
+        own = dedicated and kind not in ("ddp", "horovod")
+        self._shares[name] = bounds.link_share(WORKERS, WORKERS if own else 0)
+
+    def run(self, setting: Setting, turns: int, steps: int, names: Sequence[str] = ()) -> Trial:
+        """Train a setting with some systems, by default all, by turns.
+
+        Raises:
+            RuntimeError: Parameters or counters are not what they should be: there is no result.
+        """
+        jobs = {name: job for name, job in self.jobs.items() if not names or name in names}
+        self.shape(setting)
+        for job in jobs.values():
+            with awake(job):
+                job.ask(do="prepare", profile=setting.profile, compute_s=setting.compute_s)
+        outcomes = {name: Outcome(self._shares[name]) for name in jobs}
+        first = next(iter(jobs.values()))
+        computing_s = [self.compute_s(first)]
+        for turn in range(turns):
+            for name, job in jobs.items():
+                with awake(job):
+                    self._turn(job, setting, steps, outcomes[name])
+                time_ms = 1e3 * outcomes[name].step_s[-1]
+                print(f"{setting.title}: turn {turn + 1}, {name}: {time_ms:.0f} ms", file=sys.stderr)
+        computing_s.append(self.compute_s(first))
+        for job in jobs.values():
+            with awake(job):
+                if not all(job.ask(do="check")):
+                    raise RuntimeError(f"{job.name}, {setting.title}: the parameters are wrong")
+        return Trial(setting, layers(setting.profile, min(computing_s)), outcomes)
+
+    def shape(self, setting: Setting) -> None:
+        """Give every link the setting's rate."""
+        if self._rate != setting.rate:
+            self._rate = setting.rate
+            for host in range(HOSTS):
+                self._cluster.set_rate(host, setting.rate)
+
+    def compute_s(self, job: Job) -> float:
+        """Time of a step without communication: the mean of all ranks, which compute at the same time."""
+        with awake(job):
+            steps = COMPUTE_WARM_STEPS + COMPUTE_STEPS
+            moments = job.ask(do="compute", steps=steps, begin=time.monotonic() + LEAD_S)
+        return statistics.mean((m[-1] - m[COMPUTE_WARM_STEPS]) / COMPUTE_STEPS for m in moments)
+
+    def close(self) -> None:
+        """End all jobs."""
+        for job in self.jobs.values():
+            resume(job)
+            job.close()
+
+    def _turn(self, job: Job, setting: Setting, steps: int, outcome: Outcome) -> None:
+        total = WARM_STEPS + steps
+        counted, cpu_s = self._counters(), (_cpu_s(job.workers), _cpu_s(job.servers))
+        moments = job.ask(do="train", steps=total, begin=time.monotonic() + LEAD_S)
+        outcome.step_s.append(max(m[-1] - m[WARM_STEPS] for m in moments) / steps)
+        outcome.worker_cpu_s.append((_cpu_s(job.workers) - cpu_s[0]) / total)
+        outcome.server_cpu_s.append((_cpu_s(job.servers) - cpu_s[1]) / total)
+        model_bytes = sum(layer.nbytes for layer in layers(setting.profile, setting.compute_s))
+        moved = [(new - old) / total / model_bytes for old, new in zip(counted, self._counters(), strict=True)]
+        outcome.nbytes.append(max(moved))
+        # What a push phase gives back to only one rank comes on top in one direction or the other.
+        most = 1.0 if job.name.startswith("serial-ps") else 0.0
+        if not outcome.share <= min(moved) <= max(moved) <= BYTES_OVER * (outcome.share + most):
+            raise RuntimeError(
+                f"{job.name}, {setting.title}: the interfaces counted {min(moved):.3f} to {max(moved):.3f} times "
+                f"the gradients' bytes, not {outcome.share:g}"
+            )
+
+    def _counters(self) -> list[int]:
+        """Bytes sent and received at each worker's interface."""
+        return [count for host in self._workers for count in self._cluster.nic_bytes(host)]
+
+
+def _cpu_s(processes: Sequence[Process]) -> float:
+    return sum(cpu_seconds(process.pid) for process in processes)
+
+
+@contextlib.contextmanager
+def awake(job: Job) -> Iterator[None]:
+    """Horovod's idle ranks talk to each other all the time; so they are stopped when it is not their turn."""
+    resume(job)
+    yield
+    if job.name == "horovod":
+        _signal(job, signal.SIGSTOP)
+
+
+def resume(job: Job) -> None:
+    """Let a job go on that was stopped."""
+    _signal(job, signal.SIGCONT)
+
+
+def _signal(job: Job, number: signal.Signals) -> None:
+    for worker in job.workers:
+        worker.send_signal(number)
