@@ -26,7 +26,9 @@ def link_share(workers: int, servers: int) -> float:
     if servers == 0:
         return 2 * (workers - 1) / workers
     if servers != workers:
-        raise ValueError(f"{workers} workers with {servers} servers: give as many servers as workers, or none")
+        raise ValueError(
+            f"{workers} workers with {servers} servers: give as many servers as workers, or none"
+        )
     return 1.0
 
 

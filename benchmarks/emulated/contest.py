@@ -181,7 +181,9 @@ class Contest:
         outcome.worker_cpu_s.append((_cpu_s(job.workers) - cpu_s[0]) / total)
         outcome.server_cpu_s.append((_cpu_s(job.servers) - cpu_s[1]) / total)
         model_bytes = sum(layer.nbytes for layer in layers(setting.profile, setting.compute_s))
-        moved = [(new - old) / total / model_bytes for old, new in zip(counted, self._counters(), strict=True)]
+        moved = [
+            (new - old) / total / model_bytes for old, new in zip(counted, self._counters(), strict=True)
+        ]
         outcome.nbytes.append(max(moved))
         # What a push phase gives back to only one rank comes on top in one direction or the other.
         most = 1.0 if job.name.startswith("serial-ps") else 0.0

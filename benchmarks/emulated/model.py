@@ -51,7 +51,9 @@ class Gradients:
     def __init__(self, rank: int, length: int) -> None:
         generator = torch.Generator().manual_seed(rank)
         shape = (length + PHASES * PHASE_STRIDE,)
-        self._table = torch.randint(-LARGEST, LARGEST + 1, shape, generator=generator, dtype=torch.int32).float()
+        self._table = torch.randint(
+            -LARGEST, LARGEST + 1, shape, generator=generator, dtype=torch.int32
+        ).float()
 
     def of(self, begin: int, elements: int, step: int) -> Tensor:
         """A gradient: a view of the table.

@@ -66,7 +66,7 @@ def alone(model: torch.nn.Module) -> Training:
 
 
 def plain(model: torch.nn.Module) -> Training:
-    """byteps's ``DistributedOptimizer``: the step waits for all results."""
+    """Byteps's ``DistributedOptimizer``: the step waits for all results."""
     optimizer = _byteps().DistributedOptimizer(sgd(model), model.named_parameters())
     return Training(model, optimizer.zero_grad, optimizer.step)
 
@@ -102,7 +102,10 @@ def serial_ps(model: torch.nn.Module) -> Training:
     """
     bps, optimizer, parameters = _byteps(), sgd(model), dict(model.named_parameters())
     session = importlib.import_module("byteps.adapters.current").current()
-    specs, buffer = _serial_specs(parameters, session.size), importlib.import_module("byteps.torch.transfers").buffer
+    specs, buffer = (
+        _serial_specs(parameters, session.size),
+        importlib.import_module("byteps.torch.transfers").buffer,
+    )
 
     def phase(kind: str) -> None:
         handles = []
@@ -152,7 +155,7 @@ def horovod(model: torch.nn.Module) -> Training:
 
 
 def cross(model: torch.nn.Module) -> Training:
-    """byteps's ``CrossBarrier``: the next forward pass begins while results are still to come."""
+    """Byteps's ``CrossBarrier``: the next forward pass begins while results are still to come."""
     optimizer = _byteps().CrossBarrier(model, sgd(model), model.named_parameters())
     return Training(model, optimizer.zero_grad, optimizer.step, optimizer.synchronize)
 

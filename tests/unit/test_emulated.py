@@ -1,0 +1,151 @@
+"""The emulated training: bounds of a step's time, the published rows, the clock and the gradients of the model."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import time
+import xml.etree.ElementTree
+from dataclasses import replace
+
+import pytest
+import torch
+
+from benchmarks.emulated.bounds import costs, fifo_s, limit_s, link_share, serial_s
+from benchmarks.emulated.chart import bars
+from benchmarks.emulated.contest import Outcome, Trial
+from benchmarks.emulated.model import Clock, EmulatedModel, expected
+from benchmarks.emulated.profiles import ROWS, Layer, Setting, layers
+from benchmarks.emulated.rows import verdict
+from benchmarks.emulated.systems import alone
+from benchmarks.emulated.worker import take_steps
+
+# Row, with all-reduce: FIFO and limit; with four servers: FIFO and limit, milliseconds.
+PUBLISHED = {
+    1: (607, 497, 442, 332),
+    2: (460, 350, 344, 332),
+    3: (752, 700, 518, 467),
+    4: (378, 311, 274, 207),
+    5: (1310, 1114, 969, 773),
+    6: (1387, 1192, 1028, 833),
+    7: (632, 553, 474, 396),
+    8: (1243, 1164, 881, 803),
+}
+
+
+@pytest.mark.parametrize("setting", ROWS, ids=lambda setting: str(setting.number))
+def test_bounds_of_the_published_rows(setting: Setting) -> None:
+    model = layers(setting.profile, setting.compute_s)
+    found = []
+    for servers in (0, 4):
+        taken = costs(model, link_share(4, servers), setting.goodput)
+        found += [round(1e3 * bound(model, taken)) for bound in (fifo_s, limit_s)]
+    assert tuple(found) == PUBLISHED[setting.number]
+
+
+def test_bounds_of_three_layers() -> None:
+    """Forward and backward passes of 1 per layer, gradients that take 1.5, 3 and 1.5."""
+    model = [Layer(str(number), (), 1.0, 1.0) for number in range(3)]
+    taken = [1.5, 3.0, 1.5]
+    # The second layer decides: all but its own and the last backward pass are over when its bytes are through.
+    assert limit_s(model, taken) == (1.5 + 3.0) + 2 + 2
+    assert fifo_s(model, taken) == 3 + 1 + 6
+    assert serial_s(model, taken) == 6 + 12
+
+
+def _simulated(model: list[Layer], taken: list[float], urgent_first: bool, tick: float) -> float:
+    """A step, tick by tick: one link that serves whole ticks in a given order, one layer at a time computed."""
+    left = list(taken)
+    ready = [0.0] * len(model)
+    at = 0.0
+    for number in reversed(range(len(model))):
+        at += model[number].backward_s
+        ready[number] = at
+    now, done = 0.0, [0.0] * len(model)
+    while any(rest > 1e-9 for rest in left):
+        waiting = [number for number, rest in enumerate(left) if rest > 1e-9 and ready[number] <= now + 1e-9]
+        if waiting:
+            number = min(waiting) if urgent_first else max(waiting)
+            left[number] -= tick
+            done[number] = now + tick
+        now += tick
+    if not urgent_first:
+        return max(done + ready) + sum(layer.forward_s for layer in model)
+    end = ready[0]
+    for layer, arrived in zip(model, done, strict=True):
+        end = max(end, arrived) + layer.forward_s
+    return end
+
+
+@pytest.mark.parametrize("urgent_first", [True, False])
+def test_bounds_agree_with_a_simulation(urgent_first: bool) -> None:
+    source = random.Random(1)
+    for _ in range(200):
+        count = source.randint(1, 6)
+        model = [
+            Layer(str(number), (), source.randint(0, 4), source.randint(0, 6)) for number in range(count)
+        ]
+        taken = [float(source.randint(1, 8)) for _ in range(count)]
+        bound = limit_s(model, taken) if urgent_first else fifo_s(model, taken)
+        assert bound == pytest.approx(_simulated(model, taken, urgent_first, tick=0.5))
+
+
+def test_bytes_on_a_link() -> None:
+    assert link_share(4, 4) == 1
+    assert link_share(4, 0) == 1.5
+    with pytest.raises(ValueError, match="as many servers"):
+        link_share(4, 2)
+
+
+def test_a_late_sleep_is_made_up_for() -> None:
+    clock = Clock()
+    began = time.monotonic()
+    clock.spend(0.01, began - 0.05)  # 40 ms late from the start
+    clock.spend(0.05, time.monotonic())
+    assert 0.0099 <= time.monotonic() - began < 0.05
+
+
+def test_parameters_after_training_alone_are_the_reference() -> None:
+    model_layers = [
+        Layer("first", (300, 7), 0.0, 0.0),
+        Layer("none", (), 0.0, 0.0),
+        Layer("last", (20,), 0.0, 0.0),
+    ]
+    model = EmulatedModel(0, model_layers)
+    assert len(take_steps(alone(model), 5, 0.0)) == 6
+    for parameter, reference in itertools.zip_longest(model.parameters(), expected(model_layers, 1, 5)):
+        assert torch.equal(parameter, reference)
+        assert reference.count_nonzero() > 0
+
+
+def test_gradients_differ_between_ranks_steps_and_parameters() -> None:
+    model_layers = [Layer("first", (500, 500), 0.0, 0.0)]
+    after = [list(expected(model_layers, 1, steps)) for steps in (1, 2)]
+    assert not torch.equal(after[0][0], after[0][1])
+    assert not torch.equal(2 * after[0][0], after[1][0])
+    two_ranks = next(iter(expected(model_layers, 2, 1)))
+    assert not torch.equal(two_ranks, after[0][0])
+
+
+def test_a_row_that_misses_its_bound_fails() -> None:
+    setting = ROWS[0]
+    trial = Trial(setting, layers(setting.profile, setting.compute_s), {})
+    ours = {"cross": Outcome(1.0, [0.34, 0.9, 0.3]), "cross, colocated": Outcome(1.5, [0.6])}
+    trial.outcomes.update(ours, plain=Outcome(1.0, [0.48]), ddp=Outcome(1.5, [0.62]))
+    passed = {row.what: row.passed for row in verdict(trial)}
+    assert passed["row 1: cross, T*/T"]
+    assert not passed["row 1: plain, FIFO bound / T"]
+    assert not passed["row 1: cross, colocated / ddp"]
+    too_fast = Trial(setting, trial.layers, {"cross": Outcome(1.0, [0.3])})
+    assert not all(row.passed for row in verdict(too_fast))
+
+
+def test_rates_as_tc_reads_them() -> None:
+    assert ROWS[0].rate == "440000kbit"
+    assert replace(ROWS[0], rate_mbit=12.3456).rate == "12346kbit"
+
+
+def test_the_chart_is_well_formed() -> None:
+    text = bars("a < b", [("one & two", {"x": 0.5, "y": 0.9}), ("three", {"y": 1.0})])
+    root = xml.etree.ElementTree.fromstring(text)
+    assert sum(element.tag.endswith("rect") for element in root) == 1 + 2 + 3
