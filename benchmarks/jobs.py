@@ -56,6 +56,10 @@ class Job:
         """How long each of some exchanges of a tensor took the slowest worker, seconds."""
         return [max(times) for times in zip(*self.ask(nbytes=nbytes, repeats=repeats), strict=True)]
 
+    def worker_cpu_s(self) -> float:
+        """CPU time that the workers have used so far, seconds."""
+        return sum(cpu_seconds(process.pid) for process in self.workers)
+
     def server_cpu_s(self) -> float:
         """CPU time that the servers have used so far, seconds."""
         return sum(cpu_seconds(process.pid) for process in self.servers)

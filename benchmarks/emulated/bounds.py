@@ -1,4 +1,4 @@
-"""How fast a training step can be: closed forms, for gradients that become ready from the last layer to the first.
+"""How fast a training step can be: closed forms for gradients that are ready from last layer to first.
 
 Layers count from 0 in forward order. ``costs`` are the seconds that each layer's bytes take on the busiest
 direction of a link. The forms are those of the analysis of priority scheduling of gradients: with a strict

@@ -17,8 +17,7 @@ from dataclasses import dataclass, field, replace
 from benchmarks.cluster import Cluster
 from benchmarks.emulated import bounds
 from benchmarks.emulated.profiles import SCALE, Layer, Setting, layers
-from benchmarks.hosts import Process
-from benchmarks.jobs import Job, cpu_seconds
+from benchmarks.jobs import Job
 from benchmarks.starting import Starter
 
 WORKER = "benchmarks.emulated.worker"
@@ -43,7 +42,7 @@ class Outcome:
     Args:
         share: How often the gradients' bytes should cross a worker's link.
         step_s: Time of a step, of each turn.
-        nbytes: Bytes of a step at the interface over the gradients' bytes: the most of all hosts and directions.
+        nbytes: Bytes of a step at an interface over the gradients', the most of all hosts and directions.
         worker_cpu_s, server_cpu_s: CPU time of a step of all workers and of all servers, of each turn.
     """
 
@@ -165,7 +164,8 @@ class Contest:
         with awake(job):
             steps = COMPUTE_WARM_STEPS + COMPUTE_STEPS
             moments = job.ask(do="compute", steps=steps, begin=time.monotonic() + LEAD_S)
-        return statistics.mean((m[-1] - m[COMPUTE_WARM_STEPS]) / COMPUTE_STEPS for m in moments)
+        times: list[float] = [(m[-1] - m[COMPUTE_WARM_STEPS]) / COMPUTE_STEPS for m in moments]
+        return statistics.mean(times)
 
     def close(self) -> None:
         """End all jobs."""
@@ -175,11 +175,11 @@ class Contest:
 
     def _turn(self, job: Job, setting: Setting, steps: int, outcome: Outcome) -> None:
         total = WARM_STEPS + steps
-        counted, cpu_s = self._counters(), (_cpu_s(job.workers), _cpu_s(job.servers))
+        counted, cpu_s = self._counters(), (job.worker_cpu_s(), job.server_cpu_s())
         moments = job.ask(do="train", steps=total, begin=time.monotonic() + LEAD_S)
         outcome.step_s.append(max(m[-1] - m[WARM_STEPS] for m in moments) / steps)
-        outcome.worker_cpu_s.append((_cpu_s(job.workers) - cpu_s[0]) / total)
-        outcome.server_cpu_s.append((_cpu_s(job.servers) - cpu_s[1]) / total)
+        outcome.worker_cpu_s.append((job.worker_cpu_s() - cpu_s[0]) / total)
+        outcome.server_cpu_s.append((job.server_cpu_s() - cpu_s[1]) / total)
         model_bytes = sum(layer.nbytes for layer in layers(setting.profile, setting.compute_s))
         moved = [
             (new - old) / total / model_bytes for old, new in zip(counted, self._counters(), strict=True)
@@ -189,17 +189,13 @@ class Contest:
         most = 1.0 if job.name.startswith("serial-ps") else 0.0
         if not outcome.share <= min(moved) <= max(moved) <= BYTES_OVER * (outcome.share + most):
             raise RuntimeError(
-                f"{job.name}, {setting.title}: the interfaces counted {min(moved):.3f} to {max(moved):.3f} times "
-                f"the gradients' bytes, not {outcome.share:g}"
+                f"{job.name}, {setting.title}: the interfaces counted {min(moved):.3f} to {max(moved):.3f} "
+                f"times the gradients' bytes, not {outcome.share:g}"
             )
 
     def _counters(self) -> list[int]:
         """Bytes sent and received at each worker's interface."""
         return [count for host in self._workers for count in self._cluster.nic_bytes(host)]
-
-
-def _cpu_s(processes: Sequence[Process]) -> float:
-    return sum(cpu_seconds(process.pid) for process in processes)
 
 
 @contextlib.contextmanager

@@ -7,7 +7,7 @@ sums are exact in whatever order they are added, and the parameters at the end c
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -70,7 +70,7 @@ class Gradients:
 def table_length(layers: Sequence[Layer]) -> int:
     """How many numbers serve all parameters, the i-th of which takes its own from the i-th on."""
     sizes = [elements for layer in layers for elements in layer.elements]
-    return max(sizes) + len(sizes)
+    return max(sizes, default=0) + len(sizes)
 
 
 class _Node(torch.autograd.Function):
@@ -83,7 +83,7 @@ class _Node(torch.autograd.Function):
         return data.clone()
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Any:  # type: ignore[override]
+    def backward(ctx: Any, gradient: Tensor) -> Any:
         began = time.monotonic()
         layer: EmulatedLayer = ctx.layer
         found = layer.gradients()
@@ -117,8 +117,8 @@ class EmulatedLayer(torch.nn.Module):
 
     def forward(self, data: Tensor) -> Tensor:
         """Read the parameters, then sleep."""
-        result: Tensor = _Node.apply(data, self, *[getattr(self, name) for name in self._names])
-        return result
+        apply: Callable[..., Tensor] = _Node.apply
+        return apply(data, self, *[getattr(self, name) for name in self._names])
 
     def gradients(self) -> list[Tensor]:
         """New tensors with the gradients of the current step; the next ones are those of the next step."""

@@ -42,7 +42,7 @@ class Setting:
     """What runs on which links: a row of the table.
 
     Args:
-        number: Of the row.
+        number: Of the row in the table.
         profile: The model's name in ``profiles.json``.
         compute_ms: Forward and backward pass together.
         rate_mbit: Of every host's link, each direction, megabit per second.
@@ -70,8 +70,8 @@ class Setting:
 
     @property
     def title(self) -> str:
-        """The row in words."""
-        return f"{self.number} {self.profile} {self.compute_ms:.4g} ms, {self.rate_mbit:.4g} Mbit/s"
+        """The setting in words."""
+        return f"{self.profile} {self.compute_ms:.4g} ms, {self.rate_mbit:.4g} Mbit/s"
 
 
 ROWS = (

@@ -1,4 +1,4 @@
-"""Eight settings of published models: how near byteps comes to what links and computing allow, beside its peers.
+"""Eight settings of published models: how near byteps comes to what links and computing allow, beside peers.
 
 Four workers and four servers, each on a host of its own, or with ``, colocated`` the servers on the workers'
 hosts. All systems are started once and take turns.
@@ -87,7 +87,7 @@ def line(trial: Trial, name: str) -> list[str | float]:
     time_s, limit_s, fifo_s = outcome.time_s(), trial.limit_s(name), trial.fifo_s(name)
     ddp = trial.outcomes.get("ddp")
     return [
-        trial.setting.title,
+        f"{trial.setting.number} {trial.setting.title}",
         name,
         f"{1e3 * time_s:.0f}",
         f"{1e3 * limit_s:.0f}",
@@ -123,7 +123,7 @@ def plot(trials: Sequence[Trial]) -> str:
     """Each system's share of its own limit, row by row."""
     groups = [
         (
-            trial.setting.title,
+            f"{trial.setting.number} {trial.setting.title}",
             {name: trial.limit_s(name) / outcome.time_s() for name, outcome in trial.outcomes.items()},
         )
         for trial in trials

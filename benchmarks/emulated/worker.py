@@ -1,21 +1,25 @@
 """One rank of an emulated training: ``python -m benchmarks.emulated.worker SYSTEM RANK SIZE``.
 
-Requests (see ``peers.answers``) say what to ``do``: ``prepare`` a model, take steps to ``compute`` alone or to
-``train`` (both answer with the moments at which steps ended), ``check`` the parameters.
+Requests (see ``peers.answers``) say what to ``do``: ``prepare`` a model, take steps to ``compute`` alone or
+to ``train`` (both answer with the moments at which steps ended), to ``watch`` what arrives during a forward
+pass, to ``check`` the parameters.
 """
 
 from __future__ import annotations
 
 import sys
-import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from benchmarks.emulated.model import EmulatedModel, expected
 from benchmarks.emulated.profiles import Layer, layers
-from benchmarks.emulated.systems import SYSTEMS, System, Training, alone
-from benchmarks.peers.answers import answer_requests, wait_until
+from benchmarks.emulated.systems import SYSTEMS, System, Training, alone, take_steps
+from benchmarks.peers.answers import answer_requests
+
+INTERFACE = "eth0"
 
 
 class Worker:
@@ -30,16 +34,20 @@ class Worker:
         self._system = system
         self._rank, self._size = rank, size
         self._layers: list[Layer] = []
-        self._model = torch.nn.Module()
+        self._model = EmulatedModel(rank, [])
         self._training: Training | None = None
         self._steps = 0
 
     def handle(self, request: dict[str, Any]) -> object:
         """Answer one request."""
-        kind = request.pop("do")
-        return {"prepare": self.prepare, "compute": self.compute, "train": self.train, "check": self.check}[
-            kind
-        ](**request)
+        does: Mapping[str, Callable[..., object]] = {
+            "prepare": self.prepare,
+            "compute": self.compute,
+            "train": self.train,
+            "watch": self.watch,
+            "check": self.check,
+        }
+        return does[request.pop("do")](**request)
 
     def prepare(self, profile: str, compute_s: float) -> int:
         """Begin the training of a model; answers with the bytes of its gradients."""
@@ -60,6 +68,22 @@ class Worker:
         self._steps += steps
         return take_steps(self._training, steps, begin)
 
+    def watch(self, steps: int, begin: float) -> list[int]:
+        """Steps of the training; answers with the bytes that came in each between two moments.
+
+        The first is when the first layer's forward hook runs, the second when the forward pass is over, so
+        that all results of the step before have come and none of this step's has.
+        """
+        marks: list[int] = []
+        hooks = [
+            module.register_forward_hook(lambda *_: marks.append(received_bytes()))
+            for module in (next(self._model.layers.children()), self._model)
+        ]
+        self.train(steps, begin)
+        for hook in hooks:
+            hook.remove()
+        return [after - before for before, after in zip(marks[::2], marks[1::2], strict=True)]
+
     def check(self) -> bool:
         """Whether the parameters are what all steps so far should have made of them, bit by bit."""
         wanted = expected(self._layers, self._size, self._steps)
@@ -69,22 +93,13 @@ class Worker:
         )
 
 
-def take_steps(training: Training, steps: int, begin: float) -> list[float]:
-    """Train for some steps, beginning at a moment of the monotonic clock.
-
-    Returns:
-        The moments at which the first step began and each ended, by the same clock. What a step leaves in
-        flight is waited for after the last one's end.
-    """
-    wait_until(begin)
-    moments = [time.monotonic()]
-    for _ in range(steps):
-        training.zero_grad()
-        training.forward().backward()
-        training.step()
-        moments.append(time.monotonic())
-    training.drain()
-    return moments
+def received_bytes() -> int:
+    """What this host's interface has received so far, headers included."""
+    for line in Path("/proc/self/net/dev").read_text(encoding="ascii").splitlines():
+        name, _, counters = line.partition(":")
+        if name.strip() == INTERFACE:
+            return int(counters.split()[0])
+    raise RuntimeError(f"this host has no interface {INTERFACE}")
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""The emulated training: bounds of a step's time, the published rows, the clock and the gradients of the model."""
+"""Emulated training: bounds of a step's time, the published rows, the model's clock and gradients."""
 
 from __future__ import annotations
 
@@ -17,8 +17,7 @@ from benchmarks.emulated.contest import Outcome, Trial
 from benchmarks.emulated.model import Clock, EmulatedModel, expected
 from benchmarks.emulated.profiles import ROWS, Layer, Setting, layers
 from benchmarks.emulated.rows import verdict
-from benchmarks.emulated.systems import alone
-from benchmarks.emulated.worker import take_steps
+from benchmarks.emulated.systems import alone, take_steps
 
 # Row, with all-reduce: FIFO and limit; with four servers: FIFO and limit, milliseconds.
 PUBLISHED = {
@@ -47,14 +46,14 @@ def test_bounds_of_three_layers() -> None:
     """Forward and backward passes of 1 per layer, gradients that take 1.5, 3 and 1.5."""
     model = [Layer(str(number), (), 1.0, 1.0) for number in range(3)]
     taken = [1.5, 3.0, 1.5]
-    # The second layer decides: all but its own and the last backward pass are over when its bytes are through.
+    # The second layer decides: behind its bytes comes what is computed from it on.
     assert limit_s(model, taken) == (1.5 + 3.0) + 2 + 2
     assert fifo_s(model, taken) == 3 + 1 + 6
     assert serial_s(model, taken) == 6 + 12
 
 
 def _simulated(model: list[Layer], taken: list[float], urgent_first: bool, tick: float) -> float:
-    """A step, tick by tick: one link that serves whole ticks in a given order, one layer at a time computed."""
+    """A step, tick by tick: one link that serves whole ticks in a given order."""
     left = list(taken)
     ready = [0.0] * len(model)
     at = 0.0
@@ -106,11 +105,7 @@ def test_a_late_sleep_is_made_up_for() -> None:
 
 
 def test_parameters_after_training_alone_are_the_reference() -> None:
-    model_layers = [
-        Layer("first", (300, 7), 0.0, 0.0),
-        Layer("none", (), 0.0, 0.0),
-        Layer("last", (20,), 0.0, 0.0),
-    ]
+    model_layers = [Layer(str(sizes), sizes, 0.0, 0.0) for sizes in ((300, 7), (), (20,))]
     model = EmulatedModel(0, model_layers)
     assert len(take_steps(alone(model), 5, 0.0)) == 6
     for parameter, reference in itertools.zip_longest(model.parameters(), expected(model_layers, 1, 5)):
