@@ -53,6 +53,11 @@ bench: setup
 	$(PY) -m benchmarks.urgent
 	$(PY) -m benchmarks.uneven
 	$(PY) -m benchmarks.tracing
+	$(PY) -m benchmarks.emulated rows --colocated --plot docs/emulated.svg
+	$(PY) -m benchmarks.emulated overlap
+	$(PY) -m benchmarks.emulated ablation
+	$(PY) -m benchmarks.emulated compute
+	$(PY) -m benchmarks.emulated sweep --results build/sweep.jsonl
 
 native-test: $(VENV)/.developer
 	@$(call ctest,build-native,)

@@ -1,4 +1,4 @@
-"""Training with single calls of byteps: at once for each gradient, or after the backward pass without overlap."""
+"""Training with single calls of byteps: at once for each gradient, or behind the backward pass, no overlap."""
 
 from __future__ import annotations
 

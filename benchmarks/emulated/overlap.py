@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 from benchmarks.cluster import Cluster
 from benchmarks.common import Row, report
-from benchmarks.emulated.contest import BYTES_OVER, HOSTS, LEAD_S, WARM_STEPS, Contest
+from benchmarks.emulated.contest import HEADERS, HOSTS, LEAD_S, WARM_STEPS, Contest
 from benchmarks.emulated.profiles import ROWS, layers
 
 SETTING, LARGEST = ROWS[2], "fc6"
@@ -51,4 +51,4 @@ def to_come(received: int) -> float:
     model = layers(SETTING.profile, SETTING.compute_s)
     largest = sum(layer.nbytes for layer in model if layer.name == LARGEST)
     others = sum(layer.nbytes for layer in model) - largest
-    return max(0.0, (received / BYTES_OVER - others) / largest)
+    return max(0.0, (received / HEADERS - others) / largest)

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import itertools
+import json
 import random
 import time
 import xml.etree.ElementTree
-from dataclasses import replace
+from dataclasses import asdict, replace
+from pathlib import Path
 
 import pytest
 import torch
 
+from benchmarks.emulated import ablation, sweep
 from benchmarks.emulated.bounds import costs, fifo_s, limit_s, link_share, serial_s
 from benchmarks.emulated.chart import bars
 from benchmarks.emulated.contest import Outcome, Trial
 from benchmarks.emulated.model import Clock, EmulatedModel, expected
+from benchmarks.emulated.overlap import to_come
 from benchmarks.emulated.profiles import ROWS, Layer, Setting, layers
 from benchmarks.emulated.rows import verdict
 from benchmarks.emulated.systems import alone, take_steps
@@ -133,6 +137,47 @@ def test_a_row_that_misses_its_bound_fails() -> None:
     assert not passed["row 1: cross, colocated / ddp"]
     too_fast = Trial(setting, trial.layers, {"cross": Outcome(1.0, [0.3])})
     assert not all(row.passed for row in verdict(too_fast))
+
+
+def test_what_the_ablation_compares() -> None:
+    times_s = (1.0, 1.03, 0.9, 0.8, 0.7, 0.5)
+    names = [variant.name for variant in ablation.VARIANTS]
+    outcomes = {name: Outcome(1.0, [time_s]) for name, time_s in zip(names, times_s, strict=True)}
+    trial = Trial(ROWS[0], layers(ROWS[0].profile, ROWS[0].compute_s), outcomes)
+    assert not ablation.cost(trial).passed
+    ratios = [line[-1] for line in ablation.lines(trial)]
+    assert ratios[0] == ""
+    assert ratios[1:] == pytest.approx([after / before for before, after in itertools.pairwise(times_s)])
+
+
+@pytest.mark.parametrize("profile", sweep.COMPUTE_MS)
+def test_at_the_balance_rate_bytes_take_as_long_as_computing(profile: str) -> None:
+    setting = sweep.setting_of(profile, 1.0)
+    taken = costs(layers(profile, setting.compute_s), 1.0, setting.goodput)
+    assert sum(taken) == pytest.approx(setting.compute_s)
+
+
+def test_a_sweep_goes_on_where_it_was_broken_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "results"
+    cell = sweep.Cell("vgg16", 2.0, "", {"cross": 1.0, "plain": 1.2, "ddp": 0.9, "serial-ps": 2.9}, 3)
+    path.write_text(json.dumps(asdict(cell)) + "\n", encoding="utf-8")
+    assert sweep.read(path) == [cell]
+    assert cell.over_best == pytest.approx(1 / 0.9)
+    assert cell.gain == pytest.approx(2.9)
+    left: list[object] = []
+    monkeypatch.setattr(sweep, "measure", lambda keys, path: left.extend(keys))
+    with pytest.raises(SystemExit) as ended:
+        sweep.main(["--results", str(path), "--profiles", "vgg16"])
+    assert ended.value.code == 1
+    assert len(left) == 7
+    assert cell.key not in left
+
+
+def test_what_was_still_to_come_of_the_largest_layer() -> None:
+    sizes = {layer.name: layer.nbytes for layer in layers("vgg16", 1.0)}
+    others = sum(sizes.values()) - sizes["fc6"]
+    assert to_come(others) == 0
+    assert 0.9 < to_come(others + sizes["fc6"]) <= 1
 
 
 def test_rates_as_tc_reads_them() -> None:
