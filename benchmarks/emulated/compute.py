@@ -82,6 +82,8 @@ def contest(hosts: Hosts, turns: int) -> dict[str, Turns]:
         starter = Starter(hosts)
         jobs = [starter.byteps(kind, WORKER) for kind in ("cross", "plain")] + [starter.gloo("ddp", WORKER)]
         found = {job.name: Turns() for job in jobs}
+        for job in jobs:  # which have yet to start
+            job.ask(steps=WARM_STEPS, begin=time.monotonic())
         for _ in range(turns):
             for job in jobs:
                 found[job.name].take(job)
