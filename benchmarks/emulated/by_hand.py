@@ -1,4 +1,4 @@
-"""Training with single calls of byteps: at once for each gradient, or behind the backward pass, no overlap."""
+"""Training with single calls of byteps: at once for each gradient, or behind the backward pass."""
 
 from __future__ import annotations
 
