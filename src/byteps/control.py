@@ -197,7 +197,7 @@ class ControlClient:
                 self._on_notice(message)
         elif isinstance(message, _ANSWERS):
             with self._lock:
-                future = self._calls.get(message.request)
+                future = self._calls.pop(message.request, None)  # so that nobody else answers it
             if future is not None:
                 future.set_result(message)
         else:
