@@ -206,14 +206,15 @@ void bind_worker(nb::module_& module) {
       .def(
           "__init__",
           [](Worker* self, uint32_t rank, uint32_t lanes, int policy, uint64_t credit_bytes,
-             double heartbeat_s, uint32_t epoch, double peer_timeout_s, uint32_t event_capacity) {
+             double heartbeat_s, uint32_t epoch, double peer_timeout_s, uint32_t event_capacity,
+             uint32_t busy_servers) {
             auto lane = lane_options(policy, credit_bytes, heartbeat_s, epoch, event_capacity);
             lane.peer_timeout_s = peer_timeout_s;
-            new (self) Worker({rank, lanes, lane});
+            new (self) Worker({rank, lanes, lane, busy_servers});
           },
           nb::arg("rank"), nb::arg("lanes"), nb::kw_only(), nb::arg("policy"), nb::arg("credit_bytes"),
           nb::arg("heartbeat_s"), nb::arg("epoch"), nb::arg("peer_timeout_s") = 0.0,
-          nb::arg("event_capacity") = 0)
+          nb::arg("event_capacity") = 0, nb::arg("busy_servers") = 1)
       .def("add_link", [](Worker& w, uint32_t server, uint32_t lane,
                           LinkHolder& link) { w.add_link(server, lane, link.take()); })
       .def("add_beacon", [](Worker& w, LinkHolder& link) { w.add_beacon(link.take()); })

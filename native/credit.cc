@@ -5,12 +5,11 @@
 namespace byteps {
 namespace {
 
-constexpr double kSlackSeconds = 0.010;
+constexpr double kSlackSeconds = 0.005;
 constexpr double kWindowSeconds = 0.020;
 constexpr double kPeriodSeconds = 10.0;
-constexpr double kForgetting = 0.98;  // of the best rate, per window: a slower link is noticed within a second
-// Fewer would make pushes and results take turns instead of overlapping.
-constexpr uint64_t kPartitionsInFlight = 3;
+constexpr double kForgetting = 0.98;  // of the best rate, per window: a slower link shows within a second
+constexpr uint64_t kPartitionsPerServer = 3;  // one pushed, one summed, one coming back
 
 double seconds(Clock::duration time) { return std::chrono::duration<double>(time).count(); }
 
@@ -41,7 +40,8 @@ void CreditWindow::give_back(uint64_t bytes, Clock::duration held, Clock::time_p
 
 void CreditWindow::adapt() {
   const double round_s = std::min(shortest_s_, shortest_before_s_) + kSlackSeconds;
-  const uint64_t least = std::min(std::max(kMinBytes, kPartitionsInFlight * largest_), kMaxBytes);
+  const uint64_t least =
+      std::min(std::max(kMinBytes, kPartitionsPerServer * busy_servers_ * largest_), kMaxBytes);
   bytes_ = std::clamp(static_cast<uint64_t>(rate_ * round_s), least, kMaxBytes);
 }
 

@@ -148,6 +148,17 @@ void Lane::send(Peer& peer, const Header& header, std::span<const iovec> payload
   counters_.frames_sent.fetch_add(1, std::memory_order_relaxed);
 }
 
+void Lane::send_all(const Header& header) {
+  for (auto& peer : peers_) {
+    if (peer) send(*peer, header);
+  }
+}
+
+bool Lane::is_quiet() {
+  refresh_unsent();
+  return pending_bytes_ == 0;
+}
+
 // Sends until the scheduler has nothing to give, the links take no more, or the budget is used up. True if it
 // was the budget, and more may be sent after a look at what came in: it can be more urgent, and a link that
 // drains as fast as it is written to would keep this thread here.

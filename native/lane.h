@@ -100,6 +100,8 @@ class Lane {
   void send(Peer& peer, const Header& header, std::span<const iovec> payload = {},
             std::shared_ptr<void> owner = nullptr);
   void close_peer(Peer& peer);
+  void send_all(const Header& header);
+  bool is_quiet();  // everything has left this host
   Peer* peer(uint32_t number) const { return number < peers_.size() ? peers_[number].get() : nullptr; }
   void close_all();
 

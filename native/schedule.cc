@@ -20,6 +20,11 @@ bool Scheduler::has_credit(const Task& task) const {
   return in_flight_bytes_ == 0 || in_flight_bytes_ + task.credit_bytes <= credit_bytes_;
 }
 
+bool Scheduler::is_starved() const {
+  return has_unsent() && std::all_of(queues_.begin(), queues_.end(),
+                                     [this](const auto& entry) { return !candidate(entry.second); });
+}
+
 void Scheduler::return_credit(State& state) {
   if (!state.in_flight) return;
   state.in_flight = false;
@@ -90,6 +95,17 @@ void Scheduler::unqueue(const State& state) {
 void Scheduler::park(uint64_t id) {
   const auto at = tasks_.find(id);
   if (at != tasks_.end()) return_credit(at->second);
+}
+
+void Scheduler::hurry(uint64_t id) {
+  const auto at = tasks_.find(id);
+  if (at == tasks_.end() || !at->second.queued) return;
+  State& state = at->second;
+  Queue& queue = queues_.at(state.task.link);
+  auto& ranks = state.started ? queue.started : queue.waiting;
+  ranks.erase(state.rank);
+  std::get<0>(state.rank) = INT64_MIN;
+  ranks.insert(state.rank);
 }
 
 void Scheduler::finish(uint64_t id) {

@@ -53,6 +53,7 @@ class Scheduler {
 
   void finish(uint64_t id);       // its result is back, or it was given up: forgets it and returns its credit
   void park(uint64_t id);         // it waits only for other ranks: returns its credit; finish still follows
+  void hurry(uint64_t id);        // others wait for it: it goes before all else, if it has not gone
   void drop_link(uint32_t link);  // forgets all tasks of a peer that is gone
   void clear();
   void set_credit(uint64_t bytes) { credit_bytes_ = bytes; }
@@ -61,6 +62,7 @@ class Scheduler {
   uint64_t credit_bytes() const { return credit_bytes_; }
   size_t size() const { return tasks_.size(); }
   bool has_unsent() const { return !queues_.empty(); }
+  bool is_starved() const;  // what could be sent next lacks credit
 
  private:
   // Order in a queue: most urgent first, then first come first served.

@@ -6,8 +6,7 @@
 namespace byteps {
 namespace {
 
-constexpr std::chrono::milliseconds kLook{5};        // between looks at who waits for others
-constexpr std::chrono::milliseconds kSilence{20};    // of a rank that is not sending now
+constexpr std::chrono::milliseconds kLook{2};        // between looks at who waits for others
 constexpr std::chrono::milliseconds kPatience{100};  // with ranks that send, but something else
 
 }  // namespace
@@ -20,8 +19,12 @@ class ServerLane::WorkerPeer final : public Lane::Peer {
 
   bool on_header(const Header& header) override {
     open_round_.reset();
-    if (header.type == FrameType::heartbeat) return true;
+    if (header.type == FrameType::heartbeat) {
+      if ((header.flags & kFlagIdle) != 0) server_.falls_idle(number());
+      return true;
+    }
     if (header.type != FrameType::push || header.rank != number()) return false;
+    server_.progress_[number()].idle = false;
     return server_.judge(header, open_round_) != Verdict::refuse;
   }
 
@@ -108,6 +111,7 @@ void ServerLane::contributed(const Header& header) {
   const uint64_t id = key(header.tensor, header.partition);
   const auto at = partitions_.find(id);
   if (at == partitions_.end() || !at->second.open || header.round != at->second.completed + 1) return;
+  progress_[header.rank] = {false, id, header.round};
   const bool complete = at->second.open->sum.is_complete();
   if (events_.on()) {
     events_.record({nanoseconds(Clock::now()), complete ? EventKind::summed : EventKind::arrived,
@@ -187,7 +191,7 @@ void ServerLane::depart(uint32_t rank) {
 
 // Whoever waits only for others is told, so that it can use its credit for something else. Not while those
 // others are sending: they will soon have caught up, and a rank that runs far ahead of them takes bandwidth
-// that they need, here or from another job on its host. The results wait for the last.
+// that they need, here or from another job on its host, while the results wait for the last.
 Clock::time_point ServerLane::after_events() {
   const auto now = Clock::now();
   if (!parked_.empty() && now >= look_at_) {
@@ -197,23 +201,44 @@ Clock::time_point ServerLane::after_events() {
   return parked_.empty() ? Clock::time_point::max() : look_at_;
 }
 
+void ServerLane::falls_idle(uint32_t rank) {
+  progress_[rank].idle = true;
+  look_at_ = Clock::now();
+}
+
 // False: not yet.
 bool ServerLane::tell_parked(const Parked& parked, Clock::time_point now) {
   const auto at = partitions_.find(parked.key);
   Peer* to = peer(parked.rank);
   if (at == partitions_.end() || at->second.completed >= parked.round || to == nullptr) return true;
-  if (at->second.open && now - parked.since < kPatience && is_progressing(*at->second.open, now))
+  if (at->second.open && now - parked.since < kPatience && are_catching_up(*at->second.open, parked.rank))
     return false;
   send(*to, header_for(at->second, parked.round, FrameType::parked, parked.rank));
+  if (at->second.open && !at->second.open->asked_for) ask_for(at->second);
   return true;
 }
 
-// Whether all whose contribution is missing have been heard just now.
-bool ServerLane::is_progressing(const Open& open, Clock::time_point now) const {
+// Tells those who are missing that others wait for them: ranks that get ready at different times would else
+// choose differently what to send first, and for long nothing would be complete.
+void ServerLane::ask_for(const Partition& partition) {
+  partition.open->asked_for = true;
+  for (uint32_t rank = 0; rank < workers_; ++rank) {
+    if (partition.open->sum.is_complete(rank) || peer(rank) == nullptr) continue;
+    Header header = header_for(partition, partition.completed + 1, FrameType::parked, rank);
+    header.flags = kFlagWanted;
+    send(*peer(rank), header);
+  }
+}
+
+// Whether all whose contribution is missing are sending what this rank has sent before them.
+bool ServerLane::are_catching_up(const Open& open, uint32_t with) const {
   for (uint32_t rank = 0; rank < workers_; ++rank) {
     if (open.sum.is_complete(rank)) continue;
-    const Peer* from = peer(rank);
-    if (from == nullptr || now - from->last_heard() > kSilence) return false;
+    const Progress& last = progress_[rank];
+    if (last.idle) return false;
+    const auto at = partitions_.find(last.key);
+    if (at == partitions_.end() || at->second.completed >= last.round) continue;
+    if (!at->second.open || !at->second.open->sum.is_complete(with)) return false;
   }
   return true;
 }

@@ -17,7 +17,7 @@ namespace byteps {
 class ServerLane final : public Lane {
  public:
   ServerLane(uint32_t workers, bool deterministic, const Lane::Options& options)
-      : Lane(options), workers_(workers), deterministic_(deterministic) {}
+      : Lane(options), workers_(workers), deterministic_(deterministic), progress_(workers) {}
 
   // The lane's thread only (or before it starts).
   void connect(uint32_t rank, std::unique_ptr<Link> link);
@@ -37,6 +37,7 @@ class ServerLane final : public Lane {
     Round sum;
     std::vector<bool> no_result;   // by rank
     int32_t priority = INT32_MIN;  // the most urgent that a contributor gave
+    bool asked_for = false;        // those who are missing were told
   };
 
   // At most one round is open: who pushes round n + 1 proves that it holds the result of n, and results under
@@ -62,6 +63,13 @@ class ServerLane final : public Lane {
     Clock::time_point since;
   };
 
+  // What a rank does.
+  struct Progress {
+    bool idle = true;  // it sends nothing for now
+    uint64_t key = 0;  // its last complete contribution
+    uint32_t round = 0;
+  };
+
   enum class Verdict { accept, discard, refuse };
 
   static uint64_t key(uint32_t tensor, uint32_t partition) {
@@ -78,8 +86,10 @@ class ServerLane final : public Lane {
   void write_grant(const Grant& grant) override;
   void on_lost(Peer& peer) override;
   Clock::time_point after_events() override;
+  void falls_idle(uint32_t rank);
   bool tell_parked(const Parked& parked, Clock::time_point now);
-  bool is_progressing(const Open& open, Clock::time_point now) const;
+  void ask_for(const Partition& partition);
+  bool are_catching_up(const Open& open, uint32_t with) const;
 
   const uint32_t workers_;
   const bool deterministic_;
@@ -89,6 +99,7 @@ class ServerLane final : public Lane {
   std::vector<Parked> parked_;   // contributions whose rank may have to be told, oldest first
   Clock::time_point look_at_{};  // when to look at those next
   std::set<uint32_t> departed_;
+  std::vector<Progress> progress_;  // by rank
   uint64_t next_delivery_ = 1;
   uint32_t highest_tensor_ = 0;  // ids above were never installed
 };

@@ -42,6 +42,8 @@ bool well_formed(const Header& h) {
   uint16_t allowed = 0;
   if (h.type == FrameType::push) allowed = kFlagEmpty | kFlagNoResult;
   if (h.type == FrameType::result) allowed = kFlagDone;
+  if (h.type == FrameType::parked) allowed = kFlagWanted;
+  if (h.type == FrameType::heartbeat) allowed = kFlagIdle;
   if ((h.flags & ~allowed) != 0) return false;
   if (!carries_payload(h)) return h.length == 0 && h.offset == 0;
   return h.length > 0 && h.length <= kMaxPayloadBytes && h.offset % kCellBytes == 0;

@@ -9,8 +9,8 @@
 namespace byteps {
 
 inline constexpr size_t kHeaderBytes = 40;
-inline constexpr size_t kCellBytes = 64 * 1024;
-inline constexpr size_t kMaxChunkCells = 8;
+inline constexpr size_t kCellBytes = 16 * 1024;
+inline constexpr size_t kMaxChunkCells = 32;
 inline constexpr size_t kMaxPayloadBytes = kMaxChunkCells * kCellBytes;
 
 enum class FrameType : uint8_t {
@@ -25,6 +25,8 @@ enum FrameFlag : uint16_t {
   kFlagEmpty = 1,     // push: contributes nothing
   kFlagNoResult = 2,  // push: wants no data back
   kFlagDone = 4,      // result: carries no data
+  kFlagIdle = 8,      // heartbeat: I shall send nothing until something changes here
+  kFlagWanted = 16,   // parked: not you wait for others, others wait for you
 };
 
 struct Header {

@@ -54,7 +54,8 @@ uint64_t share(uint64_t credit_bytes, size_t lanes) {
 Worker::Worker(const Options& options) : options_(options) {
   Lane::Options lane = options.lane;
   lane.credit_bytes = share(lane.credit_bytes, std::max(1u, options.lanes));
-  for (uint32_t i = 0; i < options.lanes; ++i) lanes_.push_back(std::make_unique<WorkerLane>(*this, lane));
+  for (uint32_t i = 0; i < options.lanes; ++i)
+    lanes_.push_back(std::make_unique<WorkerLane>(*this, lane, options.busy_servers));
 }
 
 Worker::~Worker() { close(); }

@@ -67,7 +67,8 @@ class Worker {
   struct Options {
     uint32_t rank = 0;
     uint32_t lanes = 1;
-    Lane::Options lane;  // its credit is the worker's, which lanes share evenly; 0: each finds its own
+    Lane::Options lane;         // its credit is the worker's, which lanes share evenly; 0: each finds its own
+    uint32_t busy_servers = 1;  // see CreditWindow
   };
 
   explicit Worker(const Options& options);

@@ -5,6 +5,11 @@
 #include <optional>
 
 namespace byteps {
+namespace {
+
+constexpr std::chrono::milliseconds kQuiet{2};  // without sending: this is no mere pause
+
+}  // namespace
 
 // What a server sends: results go straight into the caller's memory.
 class WorkerLane::ServerPeer final : public Lane::Peer {
@@ -72,7 +77,21 @@ void WorkerLane::begin(const std::shared_ptr<Transfer>& transfer, const std::vec
   }
 }
 
+// Servers want to know who will send nothing for now: others need not wait for it.
+Clock::time_point WorkerLane::after_events() {
+  const auto now = Clock::now();
+  if (now < look_at_) return look_at_;
+  if (!is_quiet() || (scheduler_.has_unsent() && !scheduler_.is_starved())) return look_at_ = now + kQuiet;
+  Header idle;
+  idle.type = FrameType::heartbeat;
+  idle.epoch = options_.epoch;
+  idle.flags = kFlagIdle;
+  send_all(idle);
+  return look_at_ = Clock::time_point::max();
+}
+
 void WorkerLane::write_grant(const Grant& grant) {
+  look_at_ = Clock::now() + kQuiet;
   Active& active = active_.at(grant.id);
   if (grant.offset == 0) {
     active.begun = Clock::now();
@@ -120,7 +139,9 @@ WorkerLane::Active* WorkerLane::find(const Header& header) {
 
 void WorkerLane::on_answer(const Header& header, Active& active) {
   const uint64_t id = key(header.tensor, header.partition);
-  if (header.type == FrameType::parked) {
+  if (header.type == FrameType::parked && (header.flags & kFlagWanted) != 0) {
+    scheduler_.hurry(id);
+  } else if (header.type == FrameType::parked) {
     scheduler_.park(id);
     return_credit(active);
   } else if (header.type == FrameType::failed) {

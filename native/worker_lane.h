@@ -13,8 +13,8 @@ namespace byteps {
 
 class WorkerLane final : public Lane {
  public:
-  WorkerLane(Worker& worker, const Lane::Options& options)
-      : Lane(options), worker_(worker), rank_(worker.rank()) {
+  WorkerLane(Worker& worker, const Lane::Options& options, uint32_t busy_servers)
+      : Lane(options), worker_(worker), rank_(worker.rank()), credit_(busy_servers) {
     set_credit(options.credit_bytes);
   }
 
@@ -46,6 +46,7 @@ class WorkerLane final : public Lane {
 
   void write_grant(const Grant& grant) override;
   void on_lost(Peer& peer) override;
+  Clock::time_point after_events() override;
   Active* find(const Header& header);
   void record(EventKind kind, const Active& active, Clock::time_point at);
   void on_answer(const Header& header, Active& active);
@@ -57,6 +58,7 @@ class WorkerLane final : public Lane {
   Worker& worker_;  // of which this is a lane
   const uint32_t rank_;
   CreditWindow credit_;
+  Clock::time_point look_at_ = Clock::time_point::max();  // when to see whether the lane is idle
   bool automatic_credit_;
   std::unordered_map<uint64_t, Active> active_;
   Status failure_ = Status::pending;

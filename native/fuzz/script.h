@@ -112,7 +112,9 @@ class Script {
   static void mend(Header& h) {
     const bool push = h.type == FrameType::push, result = h.type == FrameType::result;
     h.code = h.type == FrameType::failed ? static_cast<uint16_t>(2 + h.code % 4) : uint16_t{0};
-    h.flags &= push ? kFlagEmpty | kFlagNoResult : result ? kFlagDone : 0;
+    const bool heartbeat = h.type == FrameType::heartbeat, parked = h.type == FrameType::parked;
+    h.flags &= push ? kFlagEmpty | kFlagNoResult : result ? kFlagDone : heartbeat ? kFlagIdle : kFlagWanted;
+    if (!push && !result && !heartbeat && !parked) h.flags = 0;
     const bool carries = (push && (h.flags & kFlagEmpty) == 0) || (result && (h.flags & kFlagDone) == 0);
     if (carries && h.length == 0) h.length = 8;
     if (!carries) h.length = h.offset = 0;

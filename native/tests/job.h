@@ -44,7 +44,7 @@ class Job {
       servers.back()->start();
     }
     for (uint32_t rank = 0; rank < shape.workers; ++rank) {
-      workers.push_back(std::make_unique<Worker>(Worker::Options{rank, shape.lanes, lane}));
+      workers.push_back(std::make_unique<Worker>(Worker::Options{rank, shape.lanes, lane, 1}));
       for (uint32_t server = 0; server < shape.servers; ++server) {
         for (uint32_t k = 0; k < shape.lanes; ++k) connect(rank, server, k);
       }

@@ -260,7 +260,7 @@ void check_misuse() {
   }
   CHECK(throws<std::out_of_range>([&] { server.add_link(1, 0, inproc_links().first); }));
   CHECK(throws<std::out_of_range>([&] { server.depart(1); }));
-  Worker worker({0, 1, {}});
+  Worker worker({0, 1, {}, 1});
   CHECK(throws<std::invalid_argument>([&] { worker.declare(1, {{0, 0, 1, 0, 4}}); }));
   CHECK(throws<std::invalid_argument>([&] { worker.declare(1, {{0, 0, 0, 0, 0}}); }));
   CHECK(throws<std::invalid_argument>([&] { worker.submit(1, nullptr, nullptr, 0); }));

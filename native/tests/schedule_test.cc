@@ -71,6 +71,31 @@ void check_credit_and_park() {
   CHECK(scheduler.in_flight_bytes() == 0 && scheduler.size() == 0);
 }
 
+// Others wait for it: it goes first, whether it has begun or not.
+void check_hurry() {
+  Scheduler scheduler(Policy::priority, kNoLimit);
+  for (uint64_t id = 1; id <= 3; ++id) scheduler.submit({id, static_cast<int32_t>(10 * id), 0, 20, 20});
+  scheduler.hurry(1);
+  CHECK_EQUAL(next_id(scheduler), 1u);
+  scheduler.hurry(2);
+  scheduler.hurry(1);
+  scheduler.hurry(99);
+  CHECK(drain(scheduler) == (Order{1, 2, 2, 3, 3}));
+  scheduler.hurry(3);  // it has gone
+  CHECK(!scheduler.has_unsent());
+}
+
+void check_starved() {
+  Scheduler scheduler(Policy::priority, 20);
+  CHECK(!scheduler.is_starved());
+  for (uint64_t id = 1; id <= 3; ++id) scheduler.submit({id, 0, static_cast<uint32_t>(id), 10, 10});
+  CHECK(!scheduler.is_starved());
+  CHECK_EQUAL(drain(scheduler).size(), 2u);
+  CHECK(scheduler.is_starved());
+  scheduler.park(1);
+  CHECK(!scheduler.is_starved());
+}
+
 void check_larger_than_the_window() {
   Scheduler scheduler(Policy::priority, 30);
   scheduler.submit({1, 0, 0, 10, 10});
@@ -246,8 +271,8 @@ void check_history(Policy policy, uint32_t seed) {
 
 int main() {
   for (const auto check : {check_priority_and_ties, check_preemption_between_chunks, check_credit_and_park,
-                           check_larger_than_the_window, check_no_overtaking, check_stop_and_wait,
-                           check_empty_tasks_and_ids, check_drop_link})
+                           check_hurry, check_starved, check_larger_than_the_window, check_no_overtaking,
+                           check_stop_and_wait, check_empty_tasks_and_ids, check_drop_link})
     check();
   for (uint32_t seed = 0; seed < 200; ++seed) {
     for (const Policy policy : {Policy::priority, Policy::fifo, Policy::stop_and_wait})

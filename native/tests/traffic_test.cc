@@ -77,7 +77,7 @@ void check_urgent_results_overtake() {
 }
 
 void check_urgent_pushes_overtake() {
-  Worker worker({0, 1, options()});
+  Worker worker({0, 1, options(), 1});
   worker.declare(1, {{0, 0, 0, 0, kLargeBytes}});
   worker.declare(2, {{0, 0, 0, 0, kSmallBytes}});
   auto [here, there] = tcp_links();

@@ -50,7 +50,9 @@ std::vector<Header> valid_headers() {
       header_of(FrameType::result, 0, kMaxPayloadBytes),
       header_of(FrameType::result, kFlagDone, 0),
       header_of(FrameType::parked, 0, 0),
+      header_of(FrameType::parked, kFlagWanted, 0),
       header_of(FrameType::heartbeat, 0, 0),
+      header_of(FrameType::heartbeat, kFlagIdle, 0),
   };
   for (const Status code : {Status::link_lost, Status::departed, Status::retracted, Status::closed}) {
     all.push_back(header_of(FrameType::failed, 0, 0, code));
@@ -88,6 +90,7 @@ void check_rejections() {
       header_of(FrameType::result, kFlagEmpty, 0),
       header_of(FrameType::result, 0, 0),
       header_of(FrameType::parked, 0, 1),
+      header_of(FrameType::parked, kFlagIdle, 0),
       header_of(FrameType::heartbeat, kFlagEmpty, 0),
       header_of(FrameType::heartbeat, 0, UINT32_MAX),
       header_of(FrameType::failed, 0, 0, Status::pending),  // would never end

@@ -79,6 +79,7 @@ class Worker:
         epoch: int,
         peer_timeout_s: float = 0.0,
         event_capacity: int = 0,
+        busy_servers: int = 1,
     ) -> None:
         """After ``peer_timeout_s`` without a word a server's link is lost; 0: never."""
     def add_link(self, server: int, lane: int, link: Link, /) -> None: ...

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 
-CELL_BYTES = 65536
+CELL_BYTES = 16384
 """The fixed grid inside a partition: the unit of summation and of "have I got this"."""
 
 

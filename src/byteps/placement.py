@@ -1,7 +1,7 @@
 """Which server sums which partition: by bytes, whole batches at once, largest first.
 
 Placing by load keeps the busiest server within 2 % of the mean, where placing by hash of the name does not.
-The rule that a partition is at most 1/50 of a server's mean bytes makes this possible for small models.
+The rule that a partition is at most 1/200 of a server's mean bytes makes this possible for small models.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from collections.abc import Iterable, Sequence
 from byteps.dtypes import CELL_BYTES
 from byteps.wire import Part
 
-PARTITIONS_PER_SERVER = 50
-"""A server holds at least about this many partitions, so that one more or less is 2 % of its bytes."""
+PARTITIONS_PER_SERVER = 200
+"""A server holds at least about this many partitions, so that the few in flight are a small part of a step."""
 
 
 def mixed_weights(n_workers: int, k_cpu_servers: int) -> list[float]:

@@ -72,6 +72,7 @@ def start_data_plane(
         epoch=welcome.epoch,
         peer_timeout_s=config.peer_timeout_s,
         event_capacity=event_capacity,
+        busy_servers=min(welcome.size, len(welcome.servers)),
     )
     if beacon is not None:
         worker.add_beacon(beacon())

@@ -286,7 +286,7 @@ def test_names_without_meaning_are_named_once() -> None:
 
 
 def test_partitions_are_whole_cells_of_bounded_number() -> None:
-    assert found(BYTEPS_PARTITION_BYTES="4096000").partition_bytes == 63 * CELL_BYTES
+    assert found(BYTEPS_PARTITION_BYTES="4100000").partition_bytes == 251 * CELL_BYTES
     assert found(BYTEPS_PARTITION_BYTES="1").partition_bytes == CELL_BYTES
     assert found().partition_bytes == 128 << 10
     resolved = resolve(environ={"BYTEPS_PARTITION_BYTES": "2147483647"})

@@ -79,10 +79,10 @@ def test_placement_is_the_same_for_the_same_batches() -> None:
     ]
 
 
-def test_partition_size_is_limited_by_the_setting_and_by_a_fiftieth_of_the_mean() -> None:
+def test_partition_size_is_limited_by_the_setting_and_by_a_small_part_of_the_mean() -> None:
     placer = Placer(2, 1, 4 * MIB)
     assert placer.partition_size(10_000 * MIB) == 4 * MIB
-    assert placer.partition_size(100 * MIB) == MIB
+    assert placer.partition_size(400 * MIB) == MIB
     assert placer.partition_size(10) == CELL_BYTES
 
 
