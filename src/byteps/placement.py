@@ -7,10 +7,14 @@ The rule that a partition is at most 1/200 of a server's mean bytes makes this p
 from __future__ import annotations
 
 import heapq
+import itertools
 from collections.abc import Iterable, Sequence
 
 from byteps.dtypes import CELL_BYTES
 from byteps.wire import Part
+
+_GOLDEN_RATIO = 0.6180339887
+"""Its multiples spread evenly."""
 
 PARTITIONS_PER_SERVER = 200
 """A server holds at least about this many partitions, so that the few in flight are a small part of a step."""
@@ -101,7 +105,7 @@ class Placer:
             for index, nbytes in enumerate(sizes)
             for begin in range(0, nbytes, size)
         ]
-        places = self._choose([nbytes for nbytes, _ in cuts])
+        places = self._choose(cuts)
         parts: list[list[Part]] = [[] for _ in sizes]
         for (nbytes, tensor), (server, lane) in zip(cuts, places, strict=True):
             parts[tensor].append(Part(server, lane, nbytes))
@@ -112,18 +116,34 @@ class Placer:
         for part in parts:
             self._loads[part.server][part.lane] -= part.nbytes
 
-    def _choose(self, pieces: Sequence[int]) -> list[tuple[int, int]]:
-        """(server, lane) for each piece; larger pieces choose first, equal ones in their order."""
+    def _choose(self, pieces: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+        """(server, lane) for each piece (bytes, tensor); larger ones choose first, equal ones in their order.
+
+        Tensors of one shape begin with another server each. What is less urgent is left for later, so for a
+        while the last pieces of many tensors are: they must not all be at one server.
+        """
         totals = self.loads
-        heap = [(totals[server] / weight, server) for server, weight in enumerate(self._weights) if weight]
-        heapq.heapify(heap)
         places = [(0, 0)] * len(pieces)
-        for index in sorted(range(len(pieces)), key=lambda index: -pieces[index]):
-            server = heap[0][1]
-            lanes = self._loads[server]
-            lane = lanes.index(min(lanes))
-            lanes[lane] += pieces[index]
-            totals[server] += pieces[index]
-            heapq.heapreplace(heap, (totals[server] / self._weights[server], server))
-            places[index] = (server, lane)
+        order = sorted(range(len(pieces)), key=lambda index: -pieces[index][0])
+        for (_, tensor), group in itertools.groupby(order, key=pieces.__getitem__):
+            heap = self._by_load(totals, first=int(tensor * _GOLDEN_RATIO * len(totals)))
+            for index in group:
+                _, turn, server = heap[0]
+                lanes = self._loads[server]
+                lane = lanes.index(min(lanes))
+                lanes[lane] += pieces[index][0]
+                totals[server] += pieces[index][0]
+                heapq.heapreplace(heap, (totals[server] / self._weights[server], turn, server))
+                places[index] = (server, lane)
         return places
+
+    def _by_load(self, totals: Sequence[int], first: int) -> list[tuple[float, int, int]]:
+        """A heap of servers, the least loaded on top; of equal ones ``first`` and those that follow it."""
+        count = len(totals)
+        heap = [
+            (totals[server] / weight, (server - first) % count, server)
+            for server, weight in enumerate(self._weights)
+            if weight
+        ]
+        heapq.heapify(heap)
+        return heap
