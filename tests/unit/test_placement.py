@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter
 import json
+from collections import Counter
 from fractions import Fraction
 from pathlib import Path
 
@@ -88,10 +88,10 @@ def test_partition_size_is_limited_by_the_setting_and_by_a_small_part_of_the_mea
 
 
 def test_tensors_of_one_shape_begin_with_different_servers() -> None:
-    placed = Placer(4, 1, MIB).place([8 * MIB] * 40)
+    placed = Placer(4, 1, MIB).place([8 * MIB] * 400)
     last = Counter(parts[-1].server for parts in placed)
     assert set(last) == {0, 1, 2, 3}
-    assert max(last.values()) <= 12
+    assert max(last.values()) <= 110
     assert all(count == 2 for parts in placed for count in Counter(part.server for part in parts).values())
 
 
