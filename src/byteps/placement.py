@@ -17,7 +17,7 @@ _GOLDEN_RATIO = 0.6180339887
 """Its multiples spread evenly."""
 
 PARTITIONS_PER_SERVER = 200
-"""A server holds at least about this many partitions, so that the few in flight are a small part of a step."""
+"""A server holds at least about this many partitions: the few in flight are then a small part of a step."""
 
 
 def mixed_weights(n_workers: int, k_cpu_servers: int) -> list[float]:
