@@ -9,8 +9,8 @@
 namespace byteps {
 
 inline constexpr size_t kHeaderBytes = 40;
-inline constexpr size_t kCellBytes = 16 * 1024;
-inline constexpr size_t kMaxChunkCells = 32;
+inline constexpr size_t kCellBytes = 64 * 1024;
+inline constexpr size_t kMaxChunkCells = 8;
 inline constexpr size_t kMaxPayloadBytes = kMaxChunkCells * kCellBytes;
 
 enum class FrameType : uint8_t {

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import enum
 
-CELL_BYTES = 16384
+CELL_BYTES = 65536
 """The fixed grid inside a partition: the unit of summation and of "have I got this"."""
+
+GRAIN_BYTES = 16384
+"""Partitions are multiples of this but for the last of a tensor."""
 
 
 class DType(enum.IntEnum):

@@ -10,7 +10,7 @@ import heapq
 import itertools
 from collections.abc import Iterable, Sequence
 
-from byteps.dtypes import CELL_BYTES
+from byteps.dtypes import GRAIN_BYTES
 from byteps.wire import Part
 
 _GOLDEN_RATIO = 0.6180339887
@@ -54,7 +54,7 @@ class Placer:
     Args:
         num_servers: Servers; at least 1.
         lanes: Connections from each worker to each server; at least 1.
-        partition_bytes: Upper limit for the size of a partition; rounded up to whole cells.
+        partition_bytes: Upper limit for the size of a partition; rounded up to whole grains of 16 KiB.
         weights: Relative share of the bytes that each server is to take; all equal if not given. Servers of
             weight 0 get nothing.
 
@@ -76,7 +76,7 @@ class Placer:
                 f"{num_servers} servers need as many weights, none negative, not all 0: {weights}"
             )
         self._lanes = lanes
-        self.partition_bytes = max(1, -(-partition_bytes // CELL_BYTES)) * CELL_BYTES
+        self.partition_bytes = max(1, -(-partition_bytes // GRAIN_BYTES)) * GRAIN_BYTES
         self._loads = [[0] * lanes for _ in range(num_servers)]
 
     @property
@@ -85,10 +85,10 @@ class Placer:
         return [sum(lanes) for lanes in self._loads]
 
     def partition_size(self, batch_bytes: int) -> int:
-        """Size in bytes of a batch's partitions: whole cells, fewer for small models and many servers."""
+        """Size in bytes of a batch's partitions: whole grains, smaller for small models and many servers."""
         total = batch_bytes + sum(self.loads)
         share = total // (len(self._loads) * PARTITIONS_PER_SERVER)
-        return min(self.partition_bytes, max(CELL_BYTES, share // CELL_BYTES * CELL_BYTES))
+        return min(self.partition_bytes, max(GRAIN_BYTES, share // GRAIN_BYTES * GRAIN_BYTES))
 
     def place(self, sizes: Sequence[int]) -> list[list[Part]]:
         """Place a batch of tensors.
@@ -97,7 +97,7 @@ class Placer:
             sizes: Bytes of each tensor.
 
         Returns:
-            For each tensor its partitions in order: whole cells but for the last, none for 0 bytes.
+            For each tensor its partitions in order: whole grains but for the last, none for 0 bytes.
         """
         size = self.partition_size(sum(sizes))
         cuts = [

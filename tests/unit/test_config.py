@@ -20,7 +20,7 @@ from byteps.config import (
 )
 from byteps.config.fields import FIELDS
 from byteps.config.names import spellings
-from byteps.dtypes import CELL_BYTES
+from byteps.dtypes import GRAIN_BYTES
 from byteps.errors import BytePSError, ConfigError
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "configuration.md"
@@ -286,8 +286,8 @@ def test_names_without_meaning_are_named_once() -> None:
 
 
 def test_partitions_are_whole_cells_of_bounded_number() -> None:
-    assert found(BYTEPS_PARTITION_BYTES="4100000").partition_bytes == 251 * CELL_BYTES
-    assert found(BYTEPS_PARTITION_BYTES="1").partition_bytes == CELL_BYTES
+    assert found(BYTEPS_PARTITION_BYTES="4100000").partition_bytes == 251 * GRAIN_BYTES
+    assert found(BYTEPS_PARTITION_BYTES="1").partition_bytes == GRAIN_BYTES
     assert found().partition_bytes == 128 << 10
     resolved = resolve(environ={"BYTEPS_PARTITION_BYTES": "2147483647"})
     assert resolved.config.partition_bytes == 64 << 20

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from byteps.dtypes import CELL_BYTES
+from byteps.dtypes import GRAIN_BYTES
 from byteps.placement import Placer, mixed_weights
 
 PROFILES = json.loads((Path(__file__).parents[2] / "benchmarks" / "profiles.json").read_text())
@@ -64,10 +64,10 @@ def test_partitions_cover_each_tensor_in_whole_cells(
     placed = placer.place(sizes)
     for size, parts in zip(sizes, placed, strict=True):
         assert sum(part.nbytes for part in parts) == size
-        assert all(part.nbytes % CELL_BYTES == 0 for part in parts[:-1])
-        assert all(0 < part.nbytes < partition_bytes + CELL_BYTES for part in parts)
+        assert all(part.nbytes % GRAIN_BYTES == 0 for part in parts[:-1])
+        assert all(0 < part.nbytes < partition_bytes + GRAIN_BYTES for part in parts)
         assert all(part.server < servers and part.lane < lanes for part in parts)
-        assert len(parts) == 1 or size == 0 or size > CELL_BYTES
+        assert len(parts) == 1 or size == 0 or size > GRAIN_BYTES
     placer.release(part for parts in placed for part in parts)
     assert placer.loads == [0] * servers
 
@@ -84,7 +84,7 @@ def test_partition_size_is_limited_by_the_setting_and_by_a_small_part_of_the_mea
     placer = Placer(2, 1, 4 * MIB)
     assert placer.partition_size(10_000 * MIB) == 4 * MIB
     assert placer.partition_size(400 * MIB) == MIB
-    assert placer.partition_size(10) == CELL_BYTES
+    assert placer.partition_size(10) == GRAIN_BYTES
 
 
 def test_tensors_of_one_shape_begin_with_different_servers() -> None:

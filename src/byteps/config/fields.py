@@ -147,7 +147,7 @@ class Config:
     partition_bytes: int = _setting(
         128 << 10,
         "Largest part of a tensor that is placed and sent as one unit. "
-        "Rounded up to whole cells of 16 KiB; at most 64 MiB.",
+        "Rounded up to multiples of 16 KiB; at most 64 MiB.",
         unit="bytes",
         low=1,
     )

@@ -14,7 +14,7 @@ from byteps.config.fields import FIELDS, MAX_PARTITION_BYTES, Config
 from byteps.config.launchers import IDENTITY, Setting, Settings, identity
 from byteps.config.names import ARGUMENTS, OLD_NAMES, is_ignored, is_unknown, spellings, variable
 from byteps.config.parsing import parse
-from byteps.dtypes import CELL_BYTES
+from byteps.dtypes import GRAIN_BYTES
 from byteps.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -206,18 +206,18 @@ def _told(settings: Settings, name: str) -> object:
 
 
 def _fit_bytes(settings: Settings, warnings: list[str]) -> None:
-    """Bring ``partition_bytes`` to whole cells within its limit and ``credit_bytes`` to bytes."""
+    """Bring ``partition_bytes`` to whole grains within its limit and ``credit_bytes`` to bytes."""
     partition = settings.get("partition_bytes", Setting(FIELDS["partition_bytes"].default, "default"))
     if partition.value > MAX_PARTITION_BYTES:
         warnings.append(
             f"{partition.origin} is {partition.value} bytes; more than {MAX_PARTITION_BYTES} (64 MiB) gains "
             f"nothing, so that is used"
         )
-    cells = -(-min(partition.value, MAX_PARTITION_BYTES) // CELL_BYTES)
-    settings["partition_bytes"] = dataclasses.replace(partition, value=cells * CELL_BYTES)
+    grains = -(-min(partition.value, MAX_PARTITION_BYTES) // GRAIN_BYTES)
+    settings["partition_bytes"] = dataclasses.replace(partition, value=grains * GRAIN_BYTES)
     credit = settings.get("credit_bytes")
     if credit and credit.origin == "BYTEPS_SCHEDULING_CREDIT" and credit.value < _LEAST_CREDIT_BYTES:
-        settings["credit_bytes"] = dataclasses.replace(credit, value=credit.value * cells * CELL_BYTES)
+        settings["credit_bytes"] = dataclasses.replace(credit, value=credit.value * grains * GRAIN_BYTES)
 
 
 def _check_together(config: Config, settings: Settings) -> None:
