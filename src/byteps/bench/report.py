@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from byteps.diagnostics import count, size, table
+from byteps.diagnostics import count, duration, size, table
 from byteps.errors import BytePSError
 
 STDOUT = "-"
@@ -60,8 +60,8 @@ def _push_pull(report: Mapping[str, Any]) -> Iterator[str]:
         (
             row["dtype"],
             size(row["bytes"]),
-            _duration(row["median_s"]),
-            _duration(row["p95_s"]),
+            duration(row["median_s"]),
+            duration(row["p95_s"]),
             f"{row['gb_per_s']:.3f}",
             f"{100 * row['share_of_limit']:.0f} %",
             "-" if row["server_cpu_s_per_gb"] is None else f"{row['server_cpu_s_per_gb']:.3f}",
@@ -72,7 +72,7 @@ def _push_pull(report: Mapping[str, Any]) -> Iterator[str]:
     yield from table(("dtype", "size", "median", "p95", "GB/s", "of limit", "server CPU s/GB"), rows)
     yield ""
     for entry in report["latency"]:
-        times = f"{_duration(entry['median_s'])} median, {_duration(entry['p95_s'])} p95"
+        times = f"{duration(entry['median_s'])} median, {duration(entry['p95_s'])} p95"
         yield f"latency (one {entry['dtype']}): {times}"
     rounds, limit, seen = report["iterations"], report["limit"], report["servers_beside_workers"]
     yield f"times: of the slowest rank, {count(rounds, 'round')} each; every sum was checked"
@@ -98,7 +98,7 @@ def _train(report: Mapping[str, Any]) -> Iterator[str]:
             label,
             f"{report['samples_per_s'][key]:.2f}",
             f"{report['samples_per_s'][key] / report['workers']:.2f}",
-            _duration(report["step_s"][key]),
+            duration(report["step_s"][key]),
         )
         for label, key in (("with communication", "with"), ("without", "without"))
     ]
@@ -107,13 +107,6 @@ def _train(report: Mapping[str, Any]) -> Iterator[str]:
     blocks = f"{count(report['blocks'], 'block')} of {count(report['steps'], 'step')} each"
     yield f"scaling: {100 * report['share']:.1f} % of the speed without communication"
     yield f"medians of {blocks}, with and without by turns in the same processes"
-
-
-def _duration(seconds: float) -> str:
-    for unit, scale in (("s", 1.0), ("ms", 1e-3)):
-        if seconds >= scale:
-            return f"{seconds / scale:.3g} {unit}" if seconds < 1000 * scale else f"{seconds:.0f} s"
-    return f"{seconds / 1e-6:.3g} us"
 
 
 def read(path: Path) -> dict[str, Any] | None:

@@ -105,6 +105,14 @@ def count(number: int, noun: str) -> str:
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
+def duration(seconds: float) -> str:
+    """A time with its unit: ``12.3 ms``."""
+    for unit, scale in (("s", 1.0), ("ms", 1e-3)):
+        if seconds >= scale:
+            return f"{seconds / scale:.3g} {unit}" if seconds < 1000 * scale else f"{seconds:.0f} s"
+    return f"{seconds / 1e-6:.3g} us"
+
+
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
     """A table for people. First column to the left, the others to the right."""
     widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]

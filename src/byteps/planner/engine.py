@@ -1,0 +1,146 @@
+"""A virtual clock, links on it, and senders that ask the real scheduler which bytes they send next."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from byteps import _native
+from byteps.scheduler import POLICIES
+
+_AT_ONCE = -1
+"""What happens at a moment happens before anybody looks what to send at that moment."""
+
+
+class Clock:
+    """Runs what is due, in order of time. Seconds from 0."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+        self._due: list[tuple[float, int, int, Callable[[], object]]] = []
+        self._numbers = itertools.count()
+
+    def at(self, time_s: float, action: Callable[[], object], turn: int = _AT_ONCE) -> None:
+        """Have something done at a moment; among several at one moment, the one of the lowest turn first."""
+        heapq.heappush(self._due, (time_s, turn, next(self._numbers), action))
+
+    def run(self) -> None:
+        """Until nothing is due."""
+        while self._due:
+            self.now_s, _, _, action = heapq.heappop(self._due)
+            action()
+
+
+class Link:
+    """Something that is busy for a time with each byte or frame: a direction of a link, or a thread.
+
+    Attributes:
+        free_s: the moment at which it will have carried all that it was given.
+        busy_s: how long it has been busy in all.
+    """
+
+    __slots__ = ("busy_s", "free_s")
+
+    def __init__(self) -> None:
+        self.free_s = 0.0
+        self.busy_s = 0.0
+
+    def carry(self, now_s: float, time_s: float) -> float:
+        """Be busy for a time; the moment at which it ends."""
+        self.free_s = max(self.free_s, now_s) + time_s
+        self.busy_s += time_s
+        return self.free_s
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """The way of bytes to a peer. They are on all its links at once, since none waits for another's end.
+
+    Attributes:
+        links: each with the seconds that a byte, and that a frame takes.
+    """
+
+    links: Sequence[tuple[Link, float, float]]
+
+    def carry(self, now_s: float, nbytes: int) -> float:
+        """Take a frame along; the moment at which all of it has passed."""
+        return max(link.carry(now_s, nbytes * byte_s + frame_s) for link, byte_s, frame_s in self.links)
+
+    def free_s(self) -> float:
+        """The moment at which all of it is free."""
+        return max(link.free_s for link, _, _ in self.links)
+
+
+class Sender:
+    """Hands frames over to links, in the order of a native scheduler.
+
+    Args:
+        clock: The time.
+        routes: By the number of the link.
+        policy: See ``byteps.scheduler.Scheduler``.
+        credit_bytes: How much may be in flight.
+        chunk_bytes: The largest frame.
+        lag_s: How much of the links' time may be handed over before it is due.
+        sent: Called for each frame with the partition, the moments at which it was handed over and will be
+            there, and whether it is the partition's last.
+    """
+
+    def __init__(
+        self,
+        clock: Clock,
+        routes: Mapping[int, Route],
+        *,
+        policy: str,
+        credit_bytes: int,
+        chunk_bytes: int,
+        lag_s: float,
+        sent: Callable[[int, float, float, bool], object],
+    ) -> None:
+        self._clock = clock
+        self._routes = routes
+        self._scheduler = _native.Scheduler(POLICIES[policy], credit_bytes)
+        self._chunk_bytes = chunk_bytes
+        self._lag_s = lag_s
+        self._sent = sent
+        self._turn = 0
+        self._look_s = -1.0
+
+    def submit(self, number: int, priority: int, link: int, nbytes: int, credit_bytes: int) -> None:
+        """A partition is there to be sent. Call ``look`` when all that came at this moment are."""
+        self._scheduler.submit(number, priority, link, nbytes, credit_bytes)
+
+    def finish(self, number: int) -> None:
+        """A partition is done, and its credit back."""
+        self._scheduler.finish(number)
+        self.look()
+
+    def look(self) -> None:
+        """See now, after everything else of this moment, what can be sent."""
+        self._look_at(self._clock.now_s)
+
+    def _look_at(self, time_s: float) -> None:
+        if not self._clock.now_s <= self._look_s <= time_s:
+            self._look_s = time_s
+            self._clock.at(time_s, lambda: self._send(time_s), self._turn)
+
+    def _send(self, time_s: float) -> None:
+        """Hand over one frame, or as many as the links may be given ahead."""
+        if time_s != self._look_s:
+            return  # it was looked earlier than this
+        self._look_s = -1.0
+        now_s = self._clock.now_s
+        while True:
+            free_s = {number: route.free_s() - self._lag_s for number, route in self._routes.items()}
+            busy = [number for number, moment_s in free_s.items() if moment_s > now_s]
+            grant = self._scheduler.next(self._chunk_bytes, busy) if len(busy) < len(free_s) else None
+            if grant is None:
+                if busy and len(self._scheduler):
+                    self._look_at(min(free_s[number] for number in busy))
+                return
+            number, link, _, nbytes, last = grant
+            route = self._routes[link]
+            end_s = route.carry(now_s, nbytes)
+            self._turn += 1
+            self._sent(number, now_s, end_s, last)

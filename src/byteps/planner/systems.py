@@ -1,0 +1,238 @@
+"""What carries the gradients: servers apart from the workers and with them, or rings of workers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from byteps.placement import Placer, mixed_weights
+from byteps.planner import bounds
+from byteps.planner.cluster import Cluster, DataPath
+from byteps.planner.engine import Link, Route, Sender
+from byteps.planner.profile import Profile
+from byteps.planner.step import Outcome, Step, Unit
+
+APART, WITH_WORKERS = 0, 1
+"""Numbers of the links to servers: those on CPU machines, and those on the workers' machines."""
+IN_FLIGHT = 4
+"""Parts of scheduled all-reduces that may be under way."""
+_ENDLESS = 1 << 62
+
+
+@dataclass(frozen=True, slots=True)
+class Servers:
+    """Parameter servers: byteps's own, placed as its coordinator would place the partitions.
+
+    All workers do the same at the same time, so the model has one of each kind: a worker's link in both
+    directions, those of the CPU machines together, and an I/O thread at each end. A frame to or from a server
+    on another worker's machine is at the same time one that this machine's server gets or sends, so it
+    takes both directions of the link; one in n partitions stays on its own machine.
+
+    Args:
+        count: CPU machines that run a server.
+    """
+
+    count: int
+
+    def share(self, cluster: Cluster) -> float:
+        """How many seconds of a worker's link a second's worth of gradients takes on the busiest link."""
+        if cluster.workers == 1:
+            return 0.0
+        apart = sum(self._weights(cluster)[-self.count :]) if self.count else 0.0
+        ratio = cluster.bytes_per_s / cluster.server_bytes_per_s
+        own = apart + 2 * (1 - apart) * (cluster.workers - 1) / cluster.workers
+        return max(own, apart * ratio * cluster.workers / self.count if self.count else 0.0)
+
+    def partition_bytes(self, profile: Profile, cluster: Cluster, path: DataPath) -> int:
+        """The largest partition that the coordinator would make, in bytes."""
+        return self._placer(cluster, path).partition_size(profile.nbytes)
+
+    def simulate(
+        self,
+        profile: Profile,
+        cluster: Cluster,
+        path: DataPath,
+        *,
+        crosses: bool = True,
+        record: bool = False,
+    ) -> Outcome:
+        """A step."""
+        units = list(self._units(profile, cluster, path)) if cluster.workers > 1 else []
+        step = Step(profile.layers, units, crosses=crosses, record=record)
+        return step.run(_Wires(self, step, cluster, path, _largest(units)).worker)
+
+    def _weights(self, cluster: Cluster) -> list[float]:
+        """Of the servers on the workers' machines, if any, then of those apart."""
+        if not cluster.colocated:
+            return [1 / self.count] * self.count
+        return mixed_weights(cluster.workers, self.count)
+
+    def _placer(self, cluster: Cluster, path: DataPath) -> Placer:
+        weights = self._weights(cluster)
+        return Placer(len(weights), 1, path.partition_bytes, weights)
+
+    def _units(self, profile: Profile, cluster: Cluster, path: DataPath) -> Iterator[Unit]:
+        sizes = [nbytes for layer in profile.layers for nbytes in layer.tensors]
+        if path.whole_tensors:
+            placed = [[(nbytes, APART if self.count else WITH_WORKERS)] for nbytes in sizes]
+        else:
+            beside = cluster.workers if cluster.colocated else 0
+            parts = self._placer(cluster, path).place(sizes)
+            placed = [
+                [(part.nbytes, WITH_WORKERS if part.server < beside else APART) for part in tensor]
+                for tensor in parts
+            ]
+        number = 0
+        for index, layer in enumerate(profile.layers):
+            for _ in layer.tensors:
+                yield Unit(placed[number], (index,), -number)
+                number += 1
+
+
+def _largest(units: Sequence[Unit]) -> int:
+    return max((nbytes for unit in units for nbytes, _ in unit.pieces), default=1)
+
+
+class _Wires:
+    """The worker, the servers and the links between them."""
+
+    def __init__(self, servers: Servers, step: Step, cluster: Cluster, path: DataPath, largest: int) -> None:
+        self._step = step
+        self._latency_s = cluster.latency_s
+        n, rate, apart_rate = cluster.workers, cluster.bytes_per_s, cluster.server_bytes_per_s
+        out, back, thread = Link(), Link(), Link()
+        frame_s = path.overhead_s / path.lanes(rate)
+        here = (thread, 0.0, frame_s)
+        pushes, results = {}, {}
+        if servers.count:
+            crowd = n / servers.count
+            theirs = (Link(), 0.0, crowd * frame_s)
+            byte_s = crowd / apart_rate
+            pushes[APART] = Route([(out, 1 / rate, 0.0), (Link(), byte_s, 0.0), here, theirs])
+            results[APART] = Route([(Link(), byte_s, 0.0), (back, 1 / rate, 0.0), here, theirs])
+        if cluster.colocated:
+            theirs = (Link(), 0.0, frame_s)
+            both = [(link, (n - 1) / n / rate, 0.0) for link in (out, back)]
+            pushes[WITH_WORKERS] = results[WITH_WORKERS] = Route([*both, here, theirs])
+        credit = path.credit(rate / max(1.0, servers.share(cluster)), 2 * cluster.latency_s, largest)
+        self.worker = self._sender(path, rate, pushes, "push", path.policy, credit)
+        self._servers = {
+            link: self._sender(path, rate, {link: route}, "result", path.policy, _ENDLESS)
+            for link, route in results.items()
+        }
+
+    def _sender(
+        self, path: DataPath, rate: float, routes: dict[int, Route], lane: str, policy: str, credit: int
+    ) -> Sender:
+        def sent(number: int, begin_s: float, end_s: float, last: bool) -> None:
+            self._step.note(lane, number, begin_s, end_s)
+            if last:
+                arrived = self._summed if lane == "push" else self._done
+                self._step.clock.at(end_s + self._latency_s, lambda: arrived(number))
+
+        return Sender(
+            self._step.clock,
+            routes,
+            policy="priority" if policy == "stop-and-wait" and lane == "result" else policy,
+            credit_bytes=credit,
+            chunk_bytes=path.chunk_bytes(rate),
+            lag_s=path.handed_over_s(rate),
+            sent=sent,
+        )
+
+    def _summed(self, number: int) -> None:
+        piece = self._step.pieces[number]
+        server = self._servers[piece.link]
+        server.submit(number, piece.priority, piece.link, piece.nbytes, 0)
+        server.look()
+
+    def _done(self, number: int) -> None:
+        self._servers[self._step.pieces[number].link].finish(number)
+        self._step.done(number)
+        self.worker.finish(number)
+
+
+@dataclass(frozen=True, slots=True)
+class Rings:
+    """All-reduce by rings over all workers, one after the other, or scheduled like pushes.
+
+    Every part of a ring passes each worker's link 2(n-1)/n times and waits for 2(n-1) messages. One after
+    the other, as DistributedDataParallel sends its buckets, the wait is lost; scheduled ones overlap.
+
+    Args:
+        scheduled: By priority and in partitions, with a credit; else first come first served in buckets.
+    """
+
+    scheduled: bool
+
+    def share(self, cluster: Cluster) -> float:
+        """How many seconds of a worker's link a second's worth of gradients takes."""
+        ranks = cluster.workers * cluster.gpus
+        return 2 * (ranks - 1) / ranks if cluster.workers > 1 else 0.0
+
+    def partition_bytes(self, profile: Profile, cluster: Cluster, path: DataPath) -> int:
+        """The size of a part that balances waiting and preemption, in bytes."""
+        nbytes = self.share(cluster) * profile.nbytes
+        busy_s = _rounds(cluster) * path.overhead_s  # what is only waited for overlaps
+        best = bounds.best_partition_bytes(nbytes, cluster.bytes_per_s, busy_s, IN_FLIGHT)
+        return min(max(int(best), path.least_chunk_bytes), profile.nbytes)
+
+    def simulate(
+        self,
+        profile: Profile,
+        cluster: Cluster,
+        path: DataPath,
+        *,
+        crosses: bool = True,
+        record: bool = False,
+    ) -> Outcome:
+        """A step."""
+        units = list(self._units(profile, path)) if cluster.workers > 1 else []
+        step = Step(profile.layers, units, crosses=crosses, record=record)
+        wait_s = _rounds(cluster) * (cluster.latency_s + path.overhead_s)
+        latency_s = wait_s if self.scheduled else 0.0
+
+        def sent(number: int, begin_s: float, end_s: float, last: bool) -> None:
+            step.note("push", number, begin_s, end_s)
+            if last:
+                step.clock.at(end_s + latency_s, lambda: (step.done(number), sender.finish(number)))
+
+        rate = cluster.bytes_per_s / max(self.share(cluster), 1e-9)
+        sender = Sender(
+            step.clock,
+            {0: Route([(Link(), 1 / rate, wait_s - latency_s)])},
+            policy=path.policy if self.scheduled else "fifo",
+            credit_bytes=self._credit(path, rate, wait_s, _largest(units)),
+            chunk_bytes=_ENDLESS,
+            lag_s=0.0,
+            sent=sent,
+        )
+        return step.run(sender)
+
+    def _credit(self, path: DataPath, rate: float, wait_s: float, largest: int) -> int:
+        if not self.scheduled:
+            return _ENDLESS
+        return path.credit_bytes or max(IN_FLIGHT * largest, int(rate * wait_s) + largest)
+
+    def _units(self, profile: Profile, path: DataPath) -> Iterator[Unit]:
+        """Tensors from the last to the first, together until they are large enough, then in partitions."""
+        size = path.partition_bytes if self.scheduled and not path.whole_tensors else profile.nbytes
+        held, layers = 0, []
+        for index in range(len(profile.layers) - 1, -1, -1):
+            for nbytes in reversed(profile.layers[index].tensors):
+                held += nbytes
+                layers.append(index)
+                if held >= max(path.fusion_bytes, 1):
+                    yield _unit(held, layers, size)
+                    held, layers = 0, []
+        if held:
+            yield _unit(held, layers, size)
+
+
+def _rounds(cluster: Cluster) -> int:
+    return 2 * (cluster.workers * cluster.gpus - 1)
+
+
+def _unit(nbytes: int, layers: Sequence[int], size: int) -> Unit:
+    pieces = [(min(size, nbytes - begin), 0) for begin in range(0, nbytes, size)]
+    return Unit(pieces, tuple(dict.fromkeys(layers)), -min(layers))
