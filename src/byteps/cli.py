@@ -22,6 +22,11 @@ COMMANDS: dict[str, tuple[str, str]] = {
     ),
     "bench": ("byteps.bench.command:add_bench", "measure push_pull, or training, in a job of your own"),
     "trace": ("byteps.trace.command:add_trace", "join recorded timelines, or say where the time went"),
+    "profile": (
+        "byteps.planner.profiling:add_profile",
+        "record the layers and times of a training script in this process",
+    ),
+    "plan": ("byteps.planner.command:add_plan", "say what a cluster would gain, and how many servers to rent"),
     "config": ("byteps.launch.settings:add_config", "show the value of each setting and where it came from"),
 }
 """Name of a sub-command: the function that adds its options to a parser, and one line of help."""
@@ -51,6 +56,9 @@ how fast is it, and where does the time go:
   byteps bench pushpull --np 2 --servers 2
   byteps run -np 2 --timeline run.json.gz python train.py
   byteps trace summary run.*.json.gz
+how fast is it, and what would a cluster gain:
+  byteps bench pushpull --np 2 --servers 2
+  byteps plan --model vgg16 --workers 8 --link-gbit 20
 """
 
 

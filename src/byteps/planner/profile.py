@@ -140,14 +140,22 @@ def shipped(name: str, compute_s: float = 0.0, batch_size: float = 0.0) -> Profi
     return Profile(key, tuple(layers), batch, origin)
 
 
-def scaled(profile: Profile, compute_s: float) -> Profile:
-    """The same model on a machine that takes this long for a forward and backward pass, seconds."""
-    factor = compute_s / sum(layer.forward_s + layer.backward_s for layer in profile.layers)
+def scaled(profile: Profile, compute_s: float, batch_size: float) -> Profile:
+    """The same model with other batches.
+
+    Args:
+        profile: The model.
+        compute_s: Time of a forward and backward pass, seconds; 0: in proportion to the batch.
+        batch_size: Samples of a step on one worker.
+    """
+    before_s = sum(layer.forward_s + layer.backward_s for layer in profile.layers)
+    factor = compute_s / before_s if compute_s else batch_size / profile.batch_size
     layers = [
         Layer(layer.name, layer.tensors, factor * layer.forward_s, factor * layer.backward_s)
         for layer in profile.layers
     ]
-    return Profile(profile.name, tuple(layers), profile.batch_size, "time of a step as given")
+    origin = "time of a step as given" if compute_s else f"{profile.origin}, in proportion to the batch"
+    return Profile(profile.name, tuple(layers), batch_size, origin)
 
 
 def save(profile: Profile, path: Path) -> None:

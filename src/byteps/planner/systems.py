@@ -16,6 +16,7 @@ APART, WITH_WORKERS = 0, 1
 """Numbers of the links to servers: those on CPU machines, and those on the workers' machines."""
 IN_FLIGHT = 4
 """Parts of scheduled all-reduces that may be under way."""
+MOST_PARTITION_BYTES = 64 << 20
 _ENDLESS = 1 << 62
 
 
@@ -171,11 +172,13 @@ class Rings:
         return 2 * (ranks - 1) / ranks if cluster.workers > 1 else 0.0
 
     def partition_bytes(self, profile: Profile, cluster: Cluster, path: DataPath) -> int:
-        """The size of a part that balances waiting and preemption, in bytes."""
+        """The size of a part that balances waiting and preemption, or of a bucket, in bytes."""
+        if not self.scheduled:
+            return max(path.fusion_bytes, *(max(layer.tensors, default=0) for layer in profile.layers), 1)
         nbytes = self.share(cluster) * profile.nbytes
         busy_s = _rounds(cluster) * path.overhead_s  # what is only waited for overlaps
         best = bounds.best_partition_bytes(nbytes, cluster.bytes_per_s, busy_s, IN_FLIGHT)
-        return min(max(int(best), path.least_chunk_bytes), profile.nbytes)
+        return min(max(int(best), path.least_chunk_bytes), MOST_PARTITION_BYTES)
 
     def simulate(
         self,
