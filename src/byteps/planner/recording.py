@@ -108,6 +108,8 @@ class Recorder:
             seen = f"{self._seen_steps} optimizer step{'s' if self._seen_steps > 1 else ''} seen, but "
             if self._seen_steps <= WARM_STEPS:
                 raise BytePSError(f"{seen}the first {WARM_STEPS} do not count: let the script take more steps")
+            if not any(step.backwards for step in self._steps):
+                raise BytePSError(f"{seen}no backward pass: the script has to call loss.backward() before each")
             raise BytePSError(
                 f"{seen}no gradient of the optimizer's parameters between them: no module of torch.nn was "
                 "called, or loss.backward() did not reach its parameters"
@@ -144,7 +146,7 @@ class Recorder:
         self._current.end_s = _now(self._device())
         self._steps.append(self._current)
         self._current = _Pass()
-        if len(self._steps) > WARM_STEPS + self._wanted:
+        if len(self._steps) >= WARM_STEPS + self._wanted:
             raise Recorded
 
     def _is_ready(self, parameter: Tensor) -> None:

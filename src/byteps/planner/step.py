@@ -97,7 +97,7 @@ class Step:
             sender: The worker's. Each partition that it has sent is to end in ``done``.
         """
         ready = self._ready()
-        for unit in self._units:
+        for unit in sorted(self._units, key=lambda unit: -min(unit.layers)):  # as a backward pass comes to them
             first = len(self.pieces)
             self.pieces += [Piece(nbytes, link, unit.priority, unit.layers) for nbytes, link in unit.pieces]
             for layer in unit.layers:
