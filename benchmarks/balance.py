@@ -5,23 +5,21 @@ Nothing is sent: the coordinator's own placement is asked where each gradient wo
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 
-from benchmarks.common import ROOT, Row, main
+from benchmarks.common import Row, main
 from byteps.config import Config
 from byteps.placement import Placer
+from byteps.planner.profile import FP32_BYTES, shipped_layers
 
 SERVERS = range(2, 17)
 BOUND = 1.02
-FP32_BYTES = 4
 
 
 def measure() -> Sequence[Row]:
     """One row per model: the fullest server over the mean, the worst number of servers."""
-    profiles = json.loads((ROOT / "benchmarks" / "profiles.json").read_text(encoding="utf-8"))
     rows = []
-    for name, layers in profiles.items():
+    for name, layers in shipped_layers().items():
         sizes = [FP32_BYTES * elements for layer in layers for _, elements in layer["tensors"]]
         worst, servers = max((imbalance(sizes, servers), servers) for servers in SERVERS)
         rows.append(Row(f"{name}, worst with {servers} servers", worst, BOUND, "x the mean"))

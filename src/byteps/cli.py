@@ -26,7 +26,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "byteps.planner.profiling:add_profile",
         "record the layers and times of a training script in this process",
     ),
-    "plan": ("byteps.planner.command:add_plan", "say what a cluster would gain, and how many servers to rent"),
+    "plan": (
+        "byteps.planner.command:add_plan",
+        "say what a cluster would gain, and how many servers to rent",
+    ),
     "config": ("byteps.launch.settings:add_config", "show the value of each setting and where it came from"),
 }
 """Name of a sub-command: the function that adds its options to a parser, and one line of help."""

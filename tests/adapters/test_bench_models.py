@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
@@ -12,14 +9,14 @@ import torch
 from byteps.bench.models import WORKLOADS
 from byteps.bench.options import MODELS
 from byteps.bench.training import speeds
+from byteps.planner.profile import shipped_layers
 
-PROFILES = Path(__file__).resolve().parents[2] / "benchmarks" / "profiles.json"
 META = torch.device("meta")
 
 
 @pytest.mark.parametrize("name", [name for name in MODELS if name != "tiny"])
 def test_parameters_are_the_published_ones(name: str) -> None:
-    layers = json.loads(PROFILES.read_text(encoding="utf-8"))[name.replace("-", "_")]
+    layers = shipped_layers()[name.replace("-", "_")]
     published = sorted(length for layer in layers for _, length in layer["tensors"])
     with META:
         model = WORKLOADS[name].build()

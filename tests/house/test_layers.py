@@ -25,6 +25,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("dialing",),
     ("server", "worker"),
     ("communicator",),
+    ("planner",),
     ("session",),
     ("joining",),
     ("testing",),
@@ -37,8 +38,12 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("__main__",),
 )
 FRAMEWORK_ADAPTERS = ("torch", "tensorflow", "keras", "mxnet", "jax")
-# Modules that train something, and are imported only to do that.
-TRAINERS = {"byteps.bench.training": "torch", "byteps.bench.models": "torch"}
+# Modules that train something or watch training, and are imported only to do that.
+TRAINERS = {
+    "byteps.bench.training": "torch",
+    "byteps.bench.models": "torch",
+    "byteps.planner.recording": "torch",
+}
 
 
 def _modules() -> dict[str, Source]:

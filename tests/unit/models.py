@@ -26,7 +26,7 @@ def model(*layers: tuple[float, float, float]) -> Profile:
 
 
 def cluster(workers: int, servers: int, cells_per_s: float = 1.0, **others: float) -> Cluster:
-    """A cluster without latency whose links carry so many cells per second; servers are apart if there are any."""
+    """A cluster whose links carry so many cells per second; servers are apart if there are any."""
     return Cluster(
         workers=workers,
         servers=servers,

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from fractions import Fraction
-from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -13,8 +11,9 @@ from hypothesis import strategies as st
 
 from byteps.dtypes import GRAIN_BYTES
 from byteps.placement import Placer, mixed_weights
+from byteps.planner.profile import shipped_layers
 
-PROFILES = json.loads((Path(__file__).parents[2] / "benchmarks" / "profiles.json").read_text())
+PROFILES = shipped_layers()
 MIB = 1024 * 1024
 
 

@@ -92,7 +92,8 @@ def _why(planner: Planner, choices: Sequence[Choice], best: Choice) -> Iterator[
     if best.step_s <= AS_GOOD * computing_s:
         yield "Computing is the limit: the network is hidden behind it."
     else:
-        yield f"{100 * computing_s / best.step_s:.0f} % of the step is computing, the rest waits for the network."
+        share = 100 * computing_s / best.step_s
+        yield f"{share:.0f} % of the step is computing, the rest waits for the network."
 
 
 def _settings(planner: Planner, best: Choice, settings: dict[str, int], step_s: float) -> Iterator[str]:

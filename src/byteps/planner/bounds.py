@@ -1,9 +1,9 @@
 """How fast a training step can be: closed forms for gradients that are ready from last layer to first.
 
 Layers count from 0 in forward order. ``costs`` are the seconds that each layer's bytes take on the busiest
-direction of a link. The forms follow the analysis of priority scheduling in ByteScheduler (Peng et al., SOSP
-2019) and of mixed placement in BytePS (Jiang et al., OSDI 2020): with a strict order, immediate preemption and
-no overhead, a layer's bytes wait only for those of the layers before it.
+direction of a link. The forms follow the analysis of priority scheduling in ByteScheduler (Peng et al.,
+SOSP 2019) and of mixed placement in BytePS (Jiang et al., OSDI 2020): with a strict order, immediate
+preemption and no overhead, a layer's bytes wait only for those of the layers before it.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ def fifo_s(layers: Sequence[Timed], costs: Sequence[float]) -> float:
 
 
 def fifo_servers_s(layers: Sequence[Timed], costs: Sequence[float]) -> float:
-    """The same for servers that get, and give back, a layer as a whole: pushed first, then pulled, seconds."""
+    """The same for servers that get, and give back, a layer as a whole: pushed, then pulled, seconds."""
     forward = sum(layer.forward_s for layer in layers)
     pushed = pulled = ready = 0.0
     for layer, cost in zip(reversed(layers), reversed(costs), strict=True):

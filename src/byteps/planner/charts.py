@@ -26,7 +26,7 @@ def lines(series: Mapping[str, Points], *, across: str, up: str, doubling: bool 
     """Lines with a dot for each value, and a legend.
 
     Args:
-        series: Points of each line, by its name; the horizontal values of all are the same, or a part of them.
+        series: Points of each line, by its name; all have the same horizontal values, or a part of them.
         across, up: What the axes show, with the unit.
         doubling: Each horizontal value is about twice the one before; they get equal room.
     """
@@ -51,7 +51,9 @@ def lines(series: Mapping[str, Points], *, across: str, up: str, doubling: bool 
         parts.append(f'<polyline class="line s{number}" points="{path}"/>')
         for (x, y), (right, down) in zip(points, corners, strict=True):
             hint = f"<title>{x:g}: {y:.4g}</title>"
-            parts.append(f'<circle class="dot s{number}" cx="{right:.1f}" cy="{down:.1f}" r="3">{hint}</circle>')
+            parts.append(
+                f'<circle class="dot s{number}" cx="{right:.1f}" cy="{down:.1f}" r="3">{hint}</circle>'
+            )
     return _legend(list(series)) + _svg(HEIGHT, parts)
 
 

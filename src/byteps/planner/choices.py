@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -34,7 +34,13 @@ class System(Protocol):
         """The largest part that is sent as one."""
 
     def simulate(
-        self, profile: Profile, cluster: Cluster, path: DataPath, *, crosses: bool = True, record: bool = False
+        self,
+        profile: Profile,
+        cluster: Cluster,
+        path: DataPath,
+        *,
+        crosses: bool = True,
+        record: bool = False,
     ) -> Outcome:
         """A step."""
 
@@ -81,7 +87,7 @@ class Planner:
 
     profile: Profile
     cluster: Cluster
-    path: DataPath = DataPath()
+    path: DataPath
     samples_per_epoch: float = 0.0
 
     def names(self) -> Iterator[tuple[str, int]]:

@@ -1,4 +1,4 @@
-"""The machines to plan for: how many, how fast their links are, what they cost; and what byteps does on them."""
+"""The machines to plan for: how many, how fast their links, what they cost; and what byteps does on them."""
 
 from __future__ import annotations
 
@@ -65,7 +65,8 @@ class Cluster:
             raise ConfigError(f"goodput={self.goodput:g} must be above 0 and at most 1: a share of the link")
         if not self.colocated and self.servers == 0:
             raise ConfigError(
-                "no server anywhere: allow them on the workers' machines, or say how many CPU machines there are"
+                "no server anywhere: allow them on the workers' machines, or say how many CPU machines "
+                "there are"
             )
 
     @property
@@ -101,7 +102,8 @@ class DataPath:
         fusion_bytes: smaller tensors are sent together, up to this size. Only all-reduce does that.
         connections: as the setting of that name; 0: as many as the link needs.
         overhead_s: time of an I/O thread for a frame, seconds; threads and links work at the same time.
-        chunk_s, lag_s: a frame's time on the link, and how far ahead of the link frames are handed over, seconds.
+        chunk_s: a frame's time on the link, seconds.
+        lag_s: how far ahead of the link frames are handed over, seconds.
         least_chunk_bytes, most_chunk_bytes: limits of a frame.
         slack_s: the time that the automatic credit adds to a round trip.
         least_credit_bytes, most_credit_bytes: its limits.

@@ -19,8 +19,8 @@ from byteps.planner.profile import USUAL, Profile, load, scaled, shipped
 
 STDOUT = "-"
 _EPILOG = f"""\
-A training step is simulated on a virtual clock, with the scheduler that byteps itself uses. Nothing is measured
-on your network: give --goodput what iperf3 shows as a share of the link. docs/planning.md says how it works.
+A training step is simulated on a virtual clock, with the scheduler that byteps itself uses. Nothing is
+measured on your network: give --goodput what iperf3 shows as a share of the link.
 
 columns:
   step           time of a training step
@@ -56,7 +56,12 @@ _MACHINES = (
 _MODEL = (
     ("--batch-size", float, 0.0, "samples per step and GPU (what is usual, or was recorded)"),
     ("--samples-per-s", float, 0.0, "of one GPU without communication (a V100's, or as recorded)"),
-    ("--compute-ms", float, 0.0, "forward and backward pass without communication; in place of samples per s"),
+    (
+        "--compute-ms",
+        float,
+        0.0,
+        "forward and backward pass without communication; in place of samples per s",
+    ),
 )
 _SETTINGS = (
     ("--partition-bytes", int, DataPath().partition_bytes, "largest partition to start from (the default)"),
@@ -80,7 +85,9 @@ def add_plan(parser: argparse.ArgumentParser) -> None:
     as_json = "write JSON there; without FILE instead of the table"
     parser.add_argument("--json", nargs="?", const=STDOUT, metavar="FILE", help=as_json)
     parser.add_argument("--html", type=Path, metavar="FILE", help="write a page with charts there")
-    parser.add_argument("--published", action="store_true", help="BytePS's published gains beside predicted ones")
+    parser.add_argument(
+        "--published", action="store_true", help="BytePS's published gains beside predicted ones"
+    )
     parser.set_defaults(run=_plan)
 
 
@@ -134,13 +141,17 @@ def model(arguments: argparse.Namespace) -> Profile:
         ConfigError: It is not known, or described twice.
     """
     if bool(arguments.model) == bool(arguments.profile):
-        raise ConfigError("give one of --model NAME, for a shipped model, and --profile FILE, for a recorded one")
+        raise ConfigError(
+            "give one of --model NAME, for a shipped model, and --profile FILE, for a recorded one"
+        )
     if arguments.samples_per_s and arguments.compute_ms:
         raise ConfigError("--samples-per-s and --compute-ms say the same; give one of them")
     for name in ("batch_size", "samples_per_s", "compute_ms"):
         if not 0 <= getattr(arguments, name) < math.inf:
             raise ConfigError(f"--{name.replace('_', '-')} {getattr(arguments, name):g} must be positive")
-    found = load(arguments.profile) if arguments.profile else shipped(arguments.model, 0.0, arguments.batch_size)
+    found = (
+        load(arguments.profile) if arguments.profile else shipped(arguments.model, 0.0, arguments.batch_size)
+    )
     batch = arguments.batch_size or found.batch_size
     compute_s = arguments.compute_ms / 1e3
     if arguments.samples_per_s:
@@ -151,7 +162,8 @@ def model(arguments: argparse.Namespace) -> Profile:
 def lines(plan: Plan) -> Iterator[str]:
     """The plan for people, line by line."""
     profile, cluster = plan.planner.profile, plan.planner.cluster
-    yield f"{profile.name}: {size(profile.nbytes)} of gradients, {duration(plan.compute_s)} of computing a step"
+    computing = f"{duration(plan.compute_s)} of computing a step"
+    yield f"{profile.name}: {size(profile.nbytes)} of gradients, {computing}"
     yield f"times: {profile.origin}; {profile.batch_size:g} samples per step and GPU"
     machines = f"{cluster.workers} workers" + (f" of {cluster.gpus} GPUs" if cluster.gpus > 1 else "")
     link = f"links of {cluster.link_gbit:g} Gbit/s, {100 * cluster.goodput:.0f} % of it for payload"

@@ -1,4 +1,4 @@
-"""A plan as one page: advice, table, step time over servers and over link rates, and what one step does when."""
+"""A plan as one page: advice, table, step time over servers and link rates, and what one step does when."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ RATES = (0.25, 0.5, 1.0, 2.0, 4.0)
 _STYLE = """
 :root { color-scheme: light dark; --ink: #1c2430; --paper: #fff; --faint: #d8dde5; --soft: #5a6675;
   --s0: #b3261e; --s1: #b26a00; --s2: #1565c0; --s3: #2e7d32; --s4: #6a1b9a; }
-@media (prefers-color-scheme: dark) { :root { --ink: #e6e9ee; --paper: #14181f; --faint: #333b47; --soft: #9aa5b4;
+@media (prefers-color-scheme: dark) { :root {
+  --ink: #e6e9ee; --paper: #14181f; --faint: #333b47; --soft: #9aa5b4;
   --s0: #ff8a80; --s1: #ffb74d; --s2: #64b5f6; --s3: #81c784; --s4: #ce93d8; } }
 body { font: 15px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--paper); max-width: 760px;
   margin: 2em auto; padding: 0 1em; }
@@ -39,10 +40,14 @@ def page(plan: Plan) -> str:
     planner, advice = plan.planner, plan.advice
     profile, cluster = planner.profile, planner.cluster
     title = f"{profile.name} on {cluster.workers} workers, {cluster.link_gbit:g} Gbit/s"
-    words = f"{size(profile.nbytes)} of gradients, {duration(plan.compute_s)} of computing a step; {profile.origin}."
+    computing = f"{duration(plan.compute_s)} of computing a step; {profile.origin}"
+    words = f"{size(profile.nbytes)} of gradients, {computing}."
     settings = {"partition_bytes": advice.partition_bytes, "credit_bytes": advice.credit_bytes}
     spans = planner.step(
-        advice.choice, advice.servers, record=True, **(settings if advice.choice not in (FIFO, SCHEDULED) else {})
+        advice.choice,
+        advice.servers,
+        record=True,
+        **(settings if advice.choice not in (FIFO, SCHEDULED) else {}),
     ).spans
     body = [
         f"<h1>{escape(title)}</h1>",
@@ -59,7 +64,11 @@ def page(plan: Plan) -> str:
     ]
     head = f'<meta charset="utf-8"><title>{escape(title)}</title><style>{_STYLE}</style>'
     viewport = '<meta name="viewport" content="width=device-width, initial-scale=1">'
-    return f'<!doctype html>\n<html lang="en"><head>{viewport}{head}</head><body>\n' + "\n".join(body) + "\n</body></html>\n"
+    return (
+        f'<!doctype html>\n<html lang="en"><head>{viewport}{head}</head><body>\n'
+        + "\n".join(body)
+        + "\n</body></html>\n"
+    )
 
 
 def over_servers(plan: Plan) -> str:

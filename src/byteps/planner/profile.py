@@ -1,4 +1,4 @@
-"""What a training step computes and how many bytes its gradients have, layer by layer: shipped or recorded."""
+"""What a training step computes and how many bytes of gradients it has, by layer: shipped or recorded."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ USUAL: Mapping[str, Usual] = MappingProxyType(
         "gpt2_small": Usual(8, 12.6, _FROM_MACS + ", 1,024 tokens"),
         "gpt2_medium": Usual(4, 4.4, _FROM_MACS + ", 1,024 tokens"),
         "transformer_base": Usual(80, 903, _FROM_MACS + ", 32 tokens"),
-        "transformer_big": Usual(80, 273, "published for a V100: 8,742 tokens per second, 32 tokens"),
+        "transformer_big": Usual(80, 273, "published for a V100: 8,742 tokens/s, 32 tokens"),
     }
 )
 
@@ -96,8 +96,8 @@ USUAL: Mapping[str, Usual] = MappingProxyType(
 def shipped_layers() -> dict[str, list[dict[str, Any]]]:
     """Layers of published models in forward order, by the model's name.
 
-    Each has a ``name``, its ``tensors`` as [name, elements], and ``macs``: multiply-accumulates of the forward
-    pass of one sample.
+    Each has a ``name``, its ``tensors`` as [name, elements], and ``macs``: multiply-accumulates of one
+    sample's forward pass.
     """
     text = (files("byteps.planner") / "profiles.json").read_text(encoding="utf-8")
     found: dict[str, list[dict[str, Any]]] = json.loads(text)
@@ -195,7 +195,7 @@ def load(path: Path) -> Profile:
     except ValueError as error:
         raise ConfigError(f"{path} is not JSON, so no profile of `byteps profile`: {error}") from error
     if not isinstance(content, dict) or content.get("format") != FORMAT:
-        raise ConfigError(f"{path} is no profile of `byteps profile`: its \"format\" is not {FORMAT!r}")
+        raise ConfigError(f'{path} is no profile of `byteps profile`: its "format" is not {FORMAT!r}')
     try:
         layers = tuple(_layer(entry) for entry in content["layers"])
         name, batch, origin = str(content["name"]), float(content["batch_size"]), str(content["origin"])

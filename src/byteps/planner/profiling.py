@@ -10,7 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from byteps.diagnostics import duration, size
+from byteps.diagnostics import count, duration, size
 from byteps.errors import BytePSError, ConfigError
 from byteps.planner import bounds
 from byteps.planner.profile import checked, save
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from byteps.planner.recording import Recorder
 
 _EPILOG = """\
-The script runs in this process, without byteps or with it; after the steps that are wanted it is ended. The
-profile holds each layer's gradient bytes, and the time of its forward and backward pass on this machine, so run
-it where you will train, with one GPU. If the script fails, its own traceback and exit code are shown.
+The script runs in this process, without byteps or with it; after the steps that are wanted it is ended.
+The profile holds each layer's gradient bytes, and the time of its forward and backward pass on this machine,
+so run it where you will train, with one GPU. If the script fails, its own traceback and exit code are shown.
 
 examples:
   byteps profile python train.py --epochs 1
@@ -58,8 +58,9 @@ def _profile(arguments: argparse.Namespace) -> int:
     name = module or Path(words[0]).stem
     profile = checked(recorder.profile(name, arguments.batch_size), "of this run")
     save(profile, arguments.output)
+    layers = count(len(profile.layers) - 1, "layer")
     time_s = bounds.compute_s(profile.layers)
-    print(f"{name}: {len(profile.layers) - 1} layers, {size(profile.nbytes)} of gradients, {duration(time_s)} a step")
+    print(f"{name}: {layers}, {size(profile.nbytes)} of gradients, {duration(time_s)} a step")
     print(f"{arguments.output}: {profile.batch_size:g} samples a step, {profile.origin}")
     print(f"next: byteps plan --profile {arguments.output} --workers 8 --link-gbit 25")
     return 0
@@ -120,9 +121,11 @@ def _exit_code(exit: SystemExit) -> int:
 
 
 def _own(trace: TracebackType | None) -> TracebackType | None:
-    """The part of a traceback that begins in the script, past this module and runpy; all of it if none does."""
+    """The part of a traceback that begins in the script, past this module and runpy; all if none does."""
     ours = {__file__, runpy.__file__}
     at = trace
-    while at is not None and (at.tb_frame.f_code.co_filename in ours or "<frozen" in at.tb_frame.f_code.co_filename):
+    while at is not None and (
+        at.tb_frame.f_code.co_filename in ours or "<frozen" in at.tb_frame.f_code.co_filename
+    ):
         at = at.tb_next
     return at if at is not None else trace

@@ -1,9 +1,9 @@
-"""The gains that BytePS published beside what the planner says, and the goodput that would explain the difference.
+"""The gains that BytePS published beside what the planner says, and the goodput that would explain them.
 
-Published (Jiang et al., OSDI 2020, and BytePS's README): against Horovod with NCCL, on machines of 8 V100 with
-20 Gbit/s TCP, batches of 64 in fp32: VGG16 +100 %, ResNet50 +44 %. Assumed here: as many CPU servers as machines;
-machines reduce inside in no time; both use ``GOODPUT`` of their links; rings over all GPUs, in buckets of 64 MB,
-Horovod's fusion buffer; a GPU's speed as published.
+Published (BytePS's README): against Horovod with NCCL, on machines of 8 V100 with 20 Gbit/s TCP, batches of
+64 in fp32: VGG16 +100 %, ResNet50 +44 %. Assumed here: as many CPU servers as machines; machines reduce inside
+in no time; both use ``GOODPUT`` of their links; rings over all GPUs, in buckets of 64 MiB, Horovod's fusion
+buffer; a GPU's speed as published.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ GOODPUT = 0.95
 FUSION_BYTES = 64 << 20
 LEAST_GOODPUT = 0.02
 _HALVINGS = 30
+_COLUMNS = ("machines", "all-reduce", "servers", "predicted", "explained by all-reduce at")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +51,8 @@ class Comparison:
     Args:
         machines: How many.
         rings_s, servers_s: Time of a step with all-reduce and with servers, seconds.
-        explaining: Share of the link that all-reduce would get out of it if the published gain were this one's; 0
-            where none would do.
+        explaining: Share of the link that all-reduce would get if the published gain were this one's; 0 where
+            none would do.
     """
 
     machines: int
@@ -95,21 +96,20 @@ def _explain(rings_s: Callable[[float], float], wanted_s: float) -> float:
 
 def lines() -> Iterator[str]:
     """All of them, for people."""
-    yield (
-        f"Published: BytePS over Horovod with NCCL, machines of {GPUS} V100, {LINK_GBIT:g} Gbit/s TCP, batches of {BATCH}."
-    )
-    yield (
-        f"Assumed: as many CPU servers as machines; {100 * GOODPUT:.0f} % of a link for payload; nothing lost inside a "
-        f"machine; rings over all GPUs in buckets of {FUSION_BYTES >> 20} MiB; no step begins before all results are there."
-    )
+    machines = f"machines of {GPUS} V100, {LINK_GBIT:g} Gbit/s TCP, batches of {BATCH}"
+    yield f"Published: BytePS over Horovod with NCCL, {machines}."
+    yield f"Assumed: as many CPU servers as machines; {100 * GOODPUT:.0f} % of a link for payload;"
+    yield f"nothing lost inside a machine; rings over all GPUs in buckets of {FUSION_BYTES >> 20} MiB;"
+    yield "each step waits for all results."
     for result in PUBLISHED:
         usual = USUAL[result.model]
         yield ""
-        yield f"{result.model}, {usual.rate:g} samples/s a GPU ({usual.origin}); published: +{100 * result.gain:.0f} %"
-        rows = []
-        for machines in MACHINES:
-            found = compare(result, machines)
-            explaining = f"{LINK_GBIT * found.explaining:.1f} Gbit/s" if found.explaining else "none"
-            times = duration(found.rings_s), duration(found.servers_s)
-            rows.append((str(machines), *times, f"{100 * found.gain:+.0f} %", explaining))
-        yield from table(("machines", "all-reduce", "servers", "predicted", "explained by all-reduce at"), rows)
+        speed = f"{usual.rate:g} samples/s a GPU ({usual.origin})"
+        yield f"{result.model}, {speed}; published: +{100 * result.gain:.0f} %"
+        yield from table(_COLUMNS, [_row(compare(result, machines)) for machines in MACHINES])
+
+
+def _row(found: Comparison) -> tuple[str, ...]:
+    explaining = f"{LINK_GBIT * found.explaining:.1f} Gbit/s" if found.explaining else "none"
+    times = duration(found.rings_s), duration(found.servers_s)
+    return str(found.machines), *times, f"{100 * found.gain:+.0f} %", explaining

@@ -1,7 +1,7 @@
-"""What a torch script's training steps compute, layer by layer: seen through hooks while it runs in this process.
+"""What a torch script's training steps compute, by layer: seen through hooks while it runs in this process.
 
-Marks are set where a module that holds parameters begins, where a backward pass begins, where each gradient is
-complete, and where the optimizer steps. The time between two marks belongs to the layer of the first one.
+Marks are set where a module that holds parameters begins, where a backward pass begins, where each gradient
+is complete, and where the optimizer steps. The time between two marks belongs to the layer of the first one.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ BETWEEN = "between steps"
 
 
 class Recorded(BaseException):
-    """Enough steps were seen: ends the script. Not an ``Exception``, so that the script does not handle it."""
+    """Enough steps were seen: ends the script. No ``Exception``, so that the script does not handle it."""
 
 
 @dataclass
@@ -101,15 +101,20 @@ class Recorder:
         """
         if not self._seen_steps:
             raise BytePSError(
-                "no optimizer step was seen: the script has to train with a torch.optim optimizer, in this process"
+                "no optimizer step was seen: the script has to train with a torch.optim optimizer, "
+                "in this process"
             )
         counted = [step for step in self._steps[WARM_STEPS:] if step.ready and step.modules]
         if not counted:
             seen = f"{self._seen_steps} optimizer step{'s' if self._seen_steps > 1 else ''} seen, but "
             if self._seen_steps <= WARM_STEPS:
-                raise BytePSError(f"{seen}the first {WARM_STEPS} do not count: let the script take more steps")
+                raise BytePSError(
+                    f"{seen}the first {WARM_STEPS} do not count: let the script take more steps"
+                )
             if not any(step.backwards for step in self._steps):
-                raise BytePSError(f"{seen}no backward pass: the script has to call loss.backward() before each")
+                raise BytePSError(
+                    f"{seen}no backward pass: the script has to call loss.backward() before each"
+                )
             raise BytePSError(
                 f"{seen}no gradient of the optimizer's parameters between them: no module of torch.nn was "
                 "called, or loss.backward() did not reach its parameters"
@@ -189,7 +194,7 @@ class Recorder:
         return tensor.numel() * tensor.element_size()
 
     def _owners(self, order: Sequence[int]) -> dict[int, int]:
-        """The layer of each of the optimizer's parameters: the first in forward order that holds it, or is around it."""
+        """Each of the optimizer's parameters' layer: the first that holds it, or the nearest around it."""
         owners: dict[int, int] = {}
         for recurse in (False, True):
             for number in order if not recurse else reversed(order):

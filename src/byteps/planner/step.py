@@ -1,9 +1,10 @@
-"""One training step on a virtual clock: what is ready when, what is done when, and how long the step takes."""
+"""One training step on a virtual clock: what is ready when, what is done when, how long the step takes."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from byteps.planner.engine import Clock, Sender
 from byteps.planner.profile import Layer
@@ -97,15 +98,14 @@ class Step:
             sender: The worker's. Each partition that it has sent is to end in ``done``.
         """
         ready = self._ready()
-        for unit in sorted(self._units, key=lambda unit: -min(unit.layers)):  # as a backward pass comes to them
+        # As a backward pass comes to them.
+        for unit in sorted(self._units, key=lambda unit: -min(unit.layers)):
             first = len(self.pieces)
             self.pieces += [Piece(nbytes, link, unit.priority, unit.layers) for nbytes, link in unit.pieces]
             for layer in unit.layers:
                 self._left[layer] += len(unit.pieces)
-            self.clock.at(
-                ready[min(unit.layers)],
-                lambda first=first, last=len(self.pieces): self._submit(sender, first, last),
-            )
+            numbers = range(first, len(self.pieces))
+            self.clock.at(ready[min(unit.layers)], partial(self._submit, sender, numbers))
         self.clock.run()
         return self._forward(ready[0])
 
@@ -128,8 +128,8 @@ class Step:
             self._left[layer] -= 1
             self._done_s[layer] = self.clock.now_s
 
-    def _submit(self, sender: Sender, first: int, last: int) -> None:
-        for number in range(first, last):
+    def _submit(self, sender: Sender, numbers: Iterable[int]) -> None:
+        for number in numbers:
             piece = self.pieces[number]
             sender.submit(number, piece.priority, piece.link, piece.nbytes, piece.nbytes)
         sender.look()
