@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from byteps.diagnostics import count, duration, size
 from byteps.planner import bounds
-from byteps.planner.choices import FIFO, SCHEDULED, Choice, Planner
+from byteps.planner.choices import FIFO, SCHEDULED, Choice, Planner, Settings
 
 AS_GOOD = 1.02
 """A step that takes this much longer is as good, if it needs less."""
@@ -66,14 +66,14 @@ def _best(choices: Sequence[Choice]) -> Choice:
     return min(good, key=lambda choice: (choice.servers, choice.name in (FIFO, SCHEDULED), worth(choice)))
 
 
-def _tuned(planner: Planner, best: Choice) -> tuple[dict[str, int], float]:
+def _tuned(planner: Planner, best: Choice) -> tuple[Settings, float]:
     """Settings that make a step faster by more than it is worth to mention, and its time with them."""
-    chosen: dict[str, int] = {}
+    chosen: Settings = {}
     step_s = best.step_s
     for other in planner.alternatives(best.name, best.servers):
-        tried_s = planner.step(best.name, best.servers, **(chosen | other)).step_s
+        tried_s = planner.step(best.name, best.servers, {**chosen, **other}).step_s
         if tried_s < WORTH * step_s:
-            chosen, step_s = chosen | other, tried_s
+            chosen, step_s = {**chosen, **other}, tried_s
     return chosen, step_s
 
 
@@ -96,7 +96,7 @@ def _why(planner: Planner, choices: Sequence[Choice], best: Choice) -> Iterator[
         yield f"{share:.0f} % of the step is computing, the rest waits for the network."
 
 
-def _settings(planner: Planner, best: Choice, settings: dict[str, int], step_s: float) -> Iterator[str]:
+def _settings(planner: Planner, best: Choice, settings: Settings, step_s: float) -> Iterator[str]:
     if best.name in (FIFO, SCHEDULED):
         yield f"Parts of {size(best.partition_bytes)} balance waiting and preemption on these rings."
         return

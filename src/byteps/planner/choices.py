@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from types import MappingProxyType
+from typing import Any, Protocol
 
 from byteps.planner import bounds
 from byteps.planner.cluster import Cluster, DataPath
@@ -20,6 +21,9 @@ DDP_BUCKET_BYTES = 25 << 20
 """What DistributedDataParallel sends together by default."""
 MANY = 12
 """More numbers of servers than this are not tried one by one."""
+Settings = Mapping[str, Any]
+"""Fields of ``DataPath`` by their names."""
+_AS_THEY_ARE: Settings = MappingProxyType({})
 _PARTITIONS = (64 << 10, 256 << 10, 512 << 10, 1 << 20, 2 << 20, 4 << 20)
 _CREDITS = (1 << 20, 4 << 20, 16 << 20, 64 << 20)
 
@@ -120,14 +124,16 @@ class Planner:
             partition_bytes=system.partition_bytes(self.profile, self.cluster, path),
         )
 
-    def step(self, name: str, servers: int, *, record: bool = False, **settings: int) -> Outcome:
+    def step(
+        self, name: str, servers: int, settings: Settings = _AS_THEY_ARE, *, record: bool = False
+    ) -> Outcome:
         """A step of one way.
 
         Args:
             name: Of the way.
             servers: CPU servers.
-            record: Note what was done when.
             settings: Fields of the data path that differ.
+            record: Note what was done when.
         """
         system, path = self.way(name, servers)
         path = dataclasses.replace(path, **settings)
@@ -143,7 +149,7 @@ class Planner:
             return rings, dataclasses.replace(self.path, partition_bytes=size, fusion_bytes=size)
         return Servers(servers), self.path
 
-    def alternatives(self, name: str, servers: int) -> Iterator[dict[str, int]]:
+    def alternatives(self, name: str, servers: int) -> Iterator[Settings]:
         """Other sizes of partitions, those that make a difference, then other credits."""
         if name in (FIFO, SCHEDULED):
             return

@@ -130,6 +130,18 @@ class DataPath:
         cells = int(self.chunk_s * bytes_per_s / self.least_chunk_bytes)
         return min(max(1, cells) * self.least_chunk_bytes, self.most_chunk_bytes)
 
+    def __post_init__(self) -> None:
+        """Refuse what cannot be.
+
+        Raises:
+            ConfigError: A setting cannot work; the message names it.
+        """
+        if self.partition_bytes < 1:
+            raise ConfigError(f"partition_bytes={self.partition_bytes} must be positive")
+        for name in ("credit_bytes", "connections"):
+            if getattr(self, name) < 0:
+                raise ConfigError(f"{name}={getattr(self, name)} must not be negative; 0 is automatic")
+
     def lanes(self, bytes_per_s: float) -> int:
         """Connections between a worker and a server, each with threads of its own."""
         return self.connections or max(1, math.ceil(bytes_per_s / CONNECTION_BYTES_PER_S))

@@ -46,8 +46,8 @@ def page(plan: Plan) -> str:
     spans = planner.step(
         advice.choice,
         advice.servers,
+        {} if advice.choice in (FIFO, SCHEDULED) else settings,
         record=True,
-        **(settings if advice.choice not in (FIFO, SCHEDULED) else {}),
     ).spans
     body = [
         f"<h1>{escape(title)}</h1>",

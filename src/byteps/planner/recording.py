@@ -201,9 +201,7 @@ class Recorder:
                 for parameter in self._modules[number].parameters(recurse):
                     if id(parameter) in self._parameters:
                         owners.setdefault(id(parameter), number)
-        for parameter in self._parameters:
-            owners.setdefault(parameter, order[0])
-        return owners
+        return {number: owners.get(number, order[0]) for number in self._parameters}
 
 
 def _now(device: str) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from byteps.placement import Placer, mixed_weights
 from byteps.planner import bounds
@@ -198,7 +199,11 @@ class Rings:
         def sent(number: int, begin_s: float, end_s: float, last: bool) -> None:
             step.note("push", number, begin_s, end_s)
             if last:
-                step.clock.at(end_s + latency_s, lambda: (step.done(number), sender.finish(number)))
+                step.clock.at(end_s + latency_s, partial(done, number))
+
+        def done(number: int) -> None:
+            step.done(number)
+            sender.finish(number)
 
         rate = cluster.bytes_per_s / max(self.share(cluster), 1e-9)
         sender = Sender(
