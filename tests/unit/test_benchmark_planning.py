@@ -30,7 +30,7 @@ def line(system: str, time_ms: float) -> dict[str, Any]:
 def test_what_crosses_the_barrier_comes_near_its_limit(system: str, share: float) -> None:
     predicted_s = predict(ROW, system)
     assert predicted_s is not None
-    assert LIMITS[share] <= predicted_s <= 1.03 * LIMITS[share]
+    assert 0.999 * LIMITS[share] <= predicted_s <= 1.03 * LIMITS[share]
 
 
 def test_what_waits_for_all_results_is_as_slow_as_first_come_first_served() -> None:
@@ -48,7 +48,7 @@ def test_fewer_servers_are_slower() -> None:
 
 def test_unknown_systems_are_left_out_and_unknown_rows_refused() -> None:
     assert compare([line("serial-ps", 900)]) == []
-    with pytest.raises(ValueError, match="no row of benchmarks.emulated"):
+    with pytest.raises(ValueError, match="is no row of"):
         predict("vgg16", "cross")
 
 

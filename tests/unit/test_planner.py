@@ -80,10 +80,9 @@ def test_the_table_says_what_it_assumes(capsys: pytest.CaptureFixture[str]) -> N
 def test_servers_apart_only(capsys: pytest.CaptureFixture[str]) -> None:
     report = plan([*VGG, "--servers", "2", "--no-colocated"], capsys)
     assert list(steps(report)) == [FIFO, SCHEDULED, "1 CPU server", "2 CPU servers"]
-    slow, fast = steps(report)["1 CPU server"], steps(report)["2 CPU servers"]
-    assert slow > 4 * 4 * 138357544 / (0.95 * 20e9 / 8) > fast, (
-        "one server's link carries four workers' bytes"
-    )
+    four_models_s = 4 * 4 * 138357544 / (0.95 * 20e9 / 8)
+    times = steps(report)
+    assert times["1 CPU server"] > four_models_s > times["2 CPU servers"]
 
 
 def test_slow_servers_and_slow_sums_are_seen(capsys: pytest.CaptureFixture[str]) -> None:
@@ -228,7 +227,7 @@ def test_shipped_models_have_times_and_bytes(name: str) -> None:
     assert profile.nbytes == 4 * sum(n for layer in shipped_layers()[name] for _, n in layer["tensors"])
     forward_s = sum(layer.forward_s for layer in profile.layers)
     assert 2 * forward_s == pytest.approx(sum(layer.backward_s for layer in profile.layers))
-    assert 0.05 < 3 * forward_s < 2
+    assert 0.02 < 3 * forward_s < 2
 
 
 LAYER = {"name": "a", "tensor_bytes": [4], "forward_s": 1.0, "backward_s": 1.0}

@@ -2,8 +2,8 @@
 
 Published (BytePS's README): against Horovod with NCCL, on machines of 8 V100 with 20 Gbit/s TCP, batches of
 64 in fp32: VGG16 +100 %, ResNet50 +44 %. Assumed here: as many CPU servers as machines; machines reduce
-inside in no time; both use ``GOODPUT`` of their links; rings over all GPUs, in buckets of 64 MiB, Horovod's fusion
-buffer; a GPU's speed as published.
+inside in no time; both use ``GOODPUT`` of their links; rings over all GPUs, in buckets of 64 MiB, Horovod's
+fusion buffer; a GPU's speed as published.
 """
 
 from __future__ import annotations
