@@ -16,18 +16,21 @@ Points = Sequence[tuple[float, float]]
 
 
 def ticks(high: float) -> list[float]:
-    """Round numbers from 0 to just above ``high``, about five."""
+    """Round numbers from 0 to just above ``high``, four to seven where that can be."""
     step = 10 ** math.floor(math.log10(high / 4)) if high > 0 else 1.0
-    step *= next(factor for factor in (1, 2, 5, 10) if high / (step * factor) <= 5)
+    step *= next(factor for factor in (1, 2, 5, 10) if high / (step * factor) <= 6)
     return [step * number for number in range(math.ceil(high / step) + 1)]
 
 
-def lines(series: Mapping[str, Points], *, across: str, up: str, doubling: bool = False) -> str:
+def lines(
+    series: Mapping[str, Points], *, across: str, up: str, dashed: str = "", doubling: bool = False
+) -> str:
     """Lines with a dot for each value, and a legend.
 
     Args:
         series: Points of each line, by its name; all have the same horizontal values, or a part of them.
         across, up: What the axes show, with the unit.
+        dashed: The name of a line that is dashed.
         doubling: Each horizontal value is about twice the one before; they get equal room.
     """
     places = sorted({x for points in series.values() for x, _ in points})
@@ -45,10 +48,11 @@ def lines(series: Mapping[str, Points], *, across: str, up: str, doubling: bool 
     parts += [_text(place(x, 0)[0], HEIGHT - BOTTOM + 16, f"{x:g}", "middle") for x in shown]
     parts.append(_text((LEFT + WIDTH - RIGHT) / 2, HEIGHT - 8, across, "middle"))
     parts.append(_text(4, TOP - 2, up, "start"))
-    for number, points in enumerate(series.values()):
+    for number, (name, points) in enumerate(series.items()):
         corners = [place(x, y) for x, y in points]
         path = " ".join(f"{x:.1f},{y:.1f}" for x, y in corners)
-        parts.append(f'<polyline class="line s{number}" points="{path}"/>')
+        dashes = ' stroke-dasharray="6 4"' if name == dashed else ""
+        parts.append(f'<polyline class="line s{number}" points="{path}"{dashes}/>')
         for (x, y), (right, down) in zip(points, corners, strict=True):
             hint = f"<title>{x:g}: {y:.4g}</title>"
             parts.append(

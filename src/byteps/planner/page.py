@@ -13,6 +13,7 @@ from byteps.planner.planning import Plan
 
 RATES = (0.25, 0.5, 1.0, 2.0, 4.0)
 """Of the link's, at which steps are shown."""
+LIMIT = "servers, limit"
 
 _STYLE = """
 :root { color-scheme: light dark; --ink: #1c2430; --paper: #fff; --faint: #d8dde5; --soft: #5a6675;
@@ -82,8 +83,8 @@ def over_servers(plan: Plan) -> str:
     }
     if served:
         series["servers"] = [(float(choice.servers), 1e3 * choice.step_s) for choice in served]
-        series["servers, limit"] = [(float(choice.servers), 1e3 * choice.limit_s) for choice in served]
-    return lines(series, across="CPU servers", up="ms per step")
+        series[LIMIT] = [(float(choice.servers), 1e3 * choice.limit_s) for choice in served]
+    return lines(series, across="CPU servers", up="ms per step", dashed=LIMIT)
 
 
 def over_rates(planner: Planner, name: str, servers: int) -> str:

@@ -193,7 +193,7 @@ class Rings:
         """A step."""
         units = list(self._units(profile, path)) if cluster.workers > 1 else []
         step = Step(profile.layers, units, crosses=crosses, record=record)
-        wait_s = _rounds(cluster) * (cluster.latency_s + path.overhead_s)
+        handling_s, wait_s = _rounds(cluster) * path.overhead_s, _rounds(cluster) * cluster.latency_s
         latency_s = wait_s if self.scheduled else 0.0
 
         def sent(number: int, begin_s: float, end_s: float, last: bool) -> None:
@@ -208,7 +208,7 @@ class Rings:
         rate = cluster.bytes_per_s / max(self.share(cluster), 1e-9)
         sender = Sender(
             step.clock,
-            {0: Route([(Link(), 1 / rate, wait_s - latency_s)])},
+            {0: Route([(Link(), 1 / rate, wait_s - latency_s), (Link(), 0.0, handling_s)])},
             policy=path.policy if self.scheduled else "fifo",
             credit_bytes=self._credit(path, rate, wait_s, _largest(units)),
             chunk_bytes=_ENDLESS,
