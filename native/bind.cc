@@ -285,9 +285,10 @@ void bind_scheduler(nb::module_& module) {
           nb::arg("id"), nb::arg("priority"), nb::arg("link"), nb::arg("send_bytes"), nb::arg("credit_bytes"))
       .def(
           "next",
-          [](Scheduler& s, uint64_t chunk_bytes, const std::vector<uint32_t>& busy_links) -> nb::object {
+          [](Scheduler& s, uint64_t chunk_bytes, std::vector<uint32_t> busy_links) -> nb::object {
+            std::sort(busy_links.begin(), busy_links.end());
             const auto can_send = [&](uint32_t link) {
-              return std::find(busy_links.begin(), busy_links.end(), link) == busy_links.end();
+              return !std::binary_search(busy_links.begin(), busy_links.end(), link);
             };
             const auto grant = s.next(chunk_bytes, can_send);
             if (!grant) return nb::none();

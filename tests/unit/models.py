@@ -25,14 +25,20 @@ def model(*layers: tuple[float, float, float]) -> Profile:
     return Profile("test", tuple(found), 1, "made up")
 
 
-def cluster(workers: int, servers: int, cells_per_s: float = 1.0, **others: float) -> Cluster:
-    """A cluster whose links carry so many cells per second; servers are apart if there are any."""
+def cluster(workers: int, servers: int, cells_per_s: float = 1.0, latency_s: float = 0.0) -> Cluster:
+    """A cluster whose workers' links carry so many cells per second.
+
+    If there are servers, they are apart, and so fast that each takes the bytes of all workers at once, as the
+    closed forms have it.
+    """
+    link_gbit = cells_per_s * CELL / GBIT
     return Cluster(
         workers=workers,
         servers=servers,
-        link_gbit=cells_per_s * CELL / GBIT,
+        link_gbit=link_gbit,
+        server_link_gbit=workers * link_gbit,
         goodput=1.0,
-        latency_s=others.get("latency_s", 0.0),
+        latency_s=latency_s,
         colocated=servers == 0,
     )
 

@@ -30,7 +30,9 @@ def line(system: str, time_ms: float) -> dict[str, Any]:
 def test_what_crosses_the_barrier_comes_near_its_limit(system: str, share: float) -> None:
     predicted_s = predict(ROW, system)
     assert predicted_s is not None
-    assert 0.999 * LIMITS[share] <= predicted_s <= 1.03 * LIMITS[share]
+    # What is most urgent waits at its server for a partition from all four workers, there and back.
+    waits_s = 2 * 4 * (64 << 10) / (0.95 * 440e6 / 8)
+    assert 0.999 * LIMITS[share] <= predicted_s <= LIMITS[share] + waits_s
 
 
 def test_what_waits_for_all_results_is_as_slow_as_first_come_first_served() -> None:

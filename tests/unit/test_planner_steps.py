@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from byteps.placement import Placer
 from byteps.planner import bounds
 from byteps.planner.cluster import IDEAL, Cluster, DataPath
 from byteps.planner.profile import Profile, shipped
@@ -58,7 +59,8 @@ def test_servers_apart_and_rings_carry_what_the_formula_says(
 ) -> None:
     assert bounds.link_share(workers, servers) == pytest.approx(share)
     system = Servers(servers) if servers else Rings(scheduled=True)
-    assert system.share(cluster(workers, servers)) == pytest.approx(share)
+    machines = Cluster(workers=workers, servers=servers, link_gbit=1, colocated=servers == 0)
+    assert system.share(machines) == pytest.approx(share)
 
 
 @pytest.mark.parametrize("share", [bounds.link_share, bounds.mixed_share])
@@ -95,16 +97,49 @@ def test_servers_are_between_the_limit_and_the_stated_terms(
     """Terms: credit and a partition ahead of an urgent one, one the other way, and what is handed over."""
     machines = cluster(4, 0 if colocated else 4, cells_per_s=4, latency_s=latency_s)
     settings = path(overhead_s, size, 4)
-    share = 1.5 if colocated else 1.0
     step_s = Servers(machines.servers).simulate(profile, machines, settings).step_s
-    alone = costs(profile, share, 4)
+    alone = costs(profile, 1.5 if colocated else 1.0, 4)
     assert step_s >= bounds.limit_s(profile.layers, alone) * (1 - 1e-9)
-    # A frame is a cell or less; both ends handle it, in both directions.
+    crowding = at_one_server(profile, settings, machines) if colocated else [0.0] * len(alone)
+    # A frame is a cell or less; a server handles those of all workers, in both directions.
     frames = [-(-layer.nbytes // CELL) for layer in profile.layers]
-    loaded = [cost + 2 * count * overhead_s for cost, count in zip(alone, frames, strict=True)]
-    ahead_s = share * (4 + 2) * size / 4 + 2 * settings.handed_over_s(machines.bytes_per_s)
-    once_s = 2 * latency_s + 4 * overhead_s
+    handling = [2 * 4 * count * overhead_s for count in frames]
+    loaded = [sum(parts) for parts in zip(alone, crowding, handling, strict=True)]
+    partition_s = 4 * size / 4 if colocated else size / 4
+    ahead_s = 1.5 * 4 * size / 4 + 2 * partition_s + 2 * settings.handed_over_s(machines.bytes_per_s)
+    once_s = 2 * latency_s + 16 * overhead_s
     assert step_s <= bounds.limit_s(profile.layers, loaded) + ahead_s + once_s
+
+
+def at_one_server(profile: Profile, settings: DataPath, machines: Cluster) -> list[float]:
+    """Seconds that each layer takes to, and back from, the server that has most of it."""
+    placer = Placer(machines.workers, 1, settings.partition_bytes)
+    found = []
+    for parts in placer.place([layer.nbytes for layer in profile.layers]):
+        loads = [sum(part.nbytes for part in parts if part.server == server) for server in range(4)]
+        found.append(2 * (machines.workers - 1) * max(loads) / machines.bytes_per_s)
+    return found
+
+
+def test_a_server_is_shared_by_all_workers() -> None:
+    """One partition from four workers takes their server's link four times, in, and out again."""
+    profile = model((1, 1, 1))
+    machines = dataclasses.replace(cluster(4, 4), server_link_gbit=0.0)
+    assert Servers(4).simulate(profile, machines, FRICTIONLESS).step_s == pytest.approx(1 + 4 + 4 + 1)
+    # Four of them, of one layer, are on four servers at once.
+    profile = model((4, 1, 1))
+    plenty = dataclasses.replace(FRICTIONLESS, credit_bytes=8 * CELL)
+    assert Servers(4).simulate(profile, machines, plenty).step_s == pytest.approx(1 + 7 + 4 + 1)
+
+
+def test_a_small_credit_leaves_links_idle() -> None:
+    profile = shipped("bert_large")
+    machines = Cluster(workers=8, servers=8, link_gbit=25)
+    small, large = (
+        Servers(8).simulate(profile, machines, DataPath(credit_bytes=credit)).step_s
+        for credit in (128 << 10, 8 << 20)
+    )
+    assert small > 1.5 * large
 
 
 @settings(max_examples=25, deadline=None)

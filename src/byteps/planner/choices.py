@@ -21,6 +21,8 @@ DDP_BUCKET_BYTES = 25 << 20
 """What DistributedDataParallel sends together by default."""
 MANY = 12
 """More numbers of servers than this are not tried one by one."""
+PARTS = 6
+"""But these many, and one."""
 Settings = Mapping[str, Any]
 """Fields of ``DataPath`` by their names."""
 _AS_THEY_ARE: Settings = MappingProxyType({})
@@ -169,7 +171,7 @@ def counts(servers: int) -> list[int]:
     """Numbers of CPU servers to try, up to all there are: each, or if they are many, an even choice."""
     if servers <= MANY:
         return list(range(1, servers + 1))
-    return sorted({max(1, round(servers * part / 8)) for part in range(1, 9)} | {1})
+    return sorted({1, *(round(servers * part / PARTS) for part in range(1, PARTS + 1))})
 
 
 def server_name(servers: int, cluster: Cluster) -> str:

@@ -68,17 +68,15 @@ class Route:
         """Take a frame along; the moment at which all of it has passed."""
         return max(link.carry(now_s, nbytes * byte_s + frame_s) for link, byte_s, frame_s in self.links)
 
-    def free_s(self) -> float:
-        """The moment at which all of it is free."""
-        return max(link.free_s for link, _, _ in self.links)
-
 
 class Sender:
     """Hands frames over to links, in the order of a native scheduler.
 
     Args:
         clock: The time.
-        routes: By the number of the link.
+        routes: By the number of the peer.
+        gates: What all routes pass: nothing is handed over while one of them has enough to do.
+        ends: By the number of the peer: what only its route passes. While it has enough to do, others go on.
         policy: See ``byteps.scheduler.Scheduler``.
         credit_bytes: How much may be in flight.
         chunk_bytes: The largest frame.
@@ -92,6 +90,8 @@ class Sender:
         clock: Clock,
         routes: Mapping[int, Route],
         *,
+        gates: Sequence[Link],
+        ends: Mapping[int, Link],
         policy: str,
         credit_bytes: int,
         chunk_bytes: int,
@@ -100,16 +100,25 @@ class Sender:
     ) -> None:
         self._clock = clock
         self._routes = routes
+        self._gates = gates
+        self._ends = ends
         self._scheduler = _native.Scheduler(POLICIES[policy], credit_bytes)
         self._chunk_bytes = chunk_bytes
         self._lag_s = lag_s
         self._sent = sent
+        self._busy: dict[int, None] = {}  # peers whose ends have enough to do
+        self._until: list[tuple[float, int]] = []  # heap: when, of each of them
         self._turn = 0
         self._look_s = -1.0
 
-    def submit(self, number: int, priority: int, link: int, nbytes: int, credit_bytes: int) -> None:
+    def submit(self, number: int, priority: int, peer: int, nbytes: int, credit_bytes: int) -> None:
         """A partition is there to be sent. Call ``look`` when all that came at this moment are."""
-        self._scheduler.submit(number, priority, link, nbytes, credit_bytes)
+        self._scheduler.submit(number, priority, peer, nbytes, credit_bytes)
+
+    def park(self, number: int) -> None:
+        """A partition waits only for other workers: its credit comes back early."""
+        self._scheduler.park(number)
+        self.look()
 
     def finish(self, number: int) -> None:
         """A partition is done, and its credit back."""
@@ -126,21 +135,30 @@ class Sender:
             self._clock.at(time_s, lambda: self._send(time_s), self._turn)
 
     def _send(self, time_s: float) -> None:
-        """Hand over one frame, or as many as the links may be given ahead."""
+        """Hand over what the links may be given."""
         if time_s != self._look_s:
             return  # it was looked earlier than this
         self._look_s = -1.0
         now_s = self._clock.now_s
+        while self._until and self._until[0][0] <= now_s:
+            del self._busy[heapq.heappop(self._until)[1]]
         while True:
-            free_s = {number: route.free_s() - self._lag_s for number, route in self._routes.items()}
-            busy = [number for number, moment_s in free_s.items() if moment_s > now_s]
-            grant = self._scheduler.next(self._chunk_bytes, busy) if len(busy) < len(free_s) else None
-            if grant is None:
-                if busy and len(self._scheduler):
-                    self._look_at(min(free_s[number] for number in busy))
+            free_s = max(gate.free_s for gate in self._gates) - self._lag_s
+            if free_s > now_s:
+                self._look_at(free_s)
                 return
-            number, link, _, nbytes, last = grant
-            route = self._routes[link]
-            end_s = route.carry(now_s, nbytes)
-            self._turn += 1
-            self._sent(number, now_s, end_s, last)
+            grant = self._scheduler.next(self._chunk_bytes, list(self._busy))
+            if grant is None:
+                if self._until and len(self._scheduler):
+                    self._look_at(self._until[0][0])
+                return
+            self._hand_over(now_s, *grant)
+
+    def _hand_over(self, now_s: float, number: int, peer: int, offset: int, nbytes: int, last: bool) -> None:
+        end_s = self._routes[peer].carry(now_s, nbytes)
+        self._turn += 1
+        free_s = self._ends[peer].free_s - self._lag_s
+        if free_s > now_s:
+            self._busy[peer] = None
+            heapq.heappush(self._until, (free_s, peer))
+        self._sent(number, now_s, end_s, last)

@@ -15,7 +15,7 @@ class Unit:
     """Bytes that become ready together.
 
     Args:
-        pieces: Bytes and link of each partition.
+        pieces: Bytes of each partition, and the number of the peer that it goes to.
         layers: Whose gradients they are.
         priority: Larger is more urgent.
     """
@@ -30,7 +30,7 @@ class Piece:
     """A partition. Its number is its place in ``Step.pieces``."""
 
     nbytes: int
-    link: int
+    peer: int
     priority: int
     layers: Sequence[int]
 
@@ -101,7 +101,7 @@ class Step:
         # As a backward pass comes to them.
         for unit in sorted(self._units, key=lambda unit: -min(unit.layers)):
             first = len(self.pieces)
-            self.pieces += [Piece(nbytes, link, unit.priority, unit.layers) for nbytes, link in unit.pieces]
+            self.pieces += [Piece(nbytes, peer, unit.priority, unit.layers) for nbytes, peer in unit.pieces]
             for layer in unit.layers:
                 self._left[layer] += len(unit.pieces)
             numbers = range(first, len(self.pieces))
@@ -131,7 +131,7 @@ class Step:
     def _submit(self, sender: Sender, numbers: Iterable[int]) -> None:
         for number in numbers:
             piece = self.pieces[number]
-            sender.submit(number, piece.priority, piece.link, piece.nbytes, piece.nbytes)
+            sender.submit(number, piece.priority, piece.peer, piece.nbytes, piece.nbytes)
         sender.look()
 
     def _ready(self) -> list[float]:

@@ -13,8 +13,8 @@ from byteps.planner.engine import Link, Route, Sender
 from byteps.planner.profile import Profile
 from byteps.planner.step import Outcome, Step, Unit
 
-APART, WITH_WORKERS = 0, 1
-"""Numbers of the links to servers: those on CPU machines, and those on the workers' machines."""
+APART = 1 << 20
+"""Servers on CPU machines have numbers from here on, those on the workers' machines from 0."""
 IN_FLIGHT = 4
 """Parts of scheduled all-reduces that may be under way."""
 MOST_PARTITION_BYTES = 64 << 20
@@ -25,10 +25,10 @@ _ENDLESS = 1 << 62
 class Servers:
     """Parameter servers: byteps's own, placed as its coordinator would place the partitions.
 
-    All workers do the same at the same time, so the model has one of each kind: a worker's link in both
-    directions, those of the CPU machines together, and an I/O thread at each end. A frame to or from a server
-    on another worker's machine is at the same time one that this machine's server gets or sends, so it
-    takes both directions of the link; one in n partitions stays on its own machine.
+    All workers do the same at the same time, so the model has one of them, its link in both directions and
+    its I/O thread, and those of every server. A frame to or from a server on another worker's machine is at
+    once one that this machine's server gets or sends, so it takes both directions of the link; one in n
+    partitions stays on its own machine.
 
     Args:
         count: CPU machines that run a server.
@@ -63,6 +63,10 @@ class Servers:
         step = Step(profile.layers, units, crosses=crosses, record=record)
         return step.run(_Wires(self, step, cluster, path, _largest(units)).worker)
 
+    def peers(self, cluster: Cluster) -> list[int]:
+        """The numbers of all servers, in the order of the placement."""
+        return [*range(cluster.workers if cluster.colocated else 0), *range(APART, APART + self.count)]
+
     def _weights(self, cluster: Cluster) -> list[float]:
         """Of the servers on the workers' machines, if any, then of those apart."""
         if not cluster.colocated:
@@ -75,15 +79,12 @@ class Servers:
 
     def _units(self, profile: Profile, cluster: Cluster, path: DataPath) -> Iterator[Unit]:
         sizes = [nbytes for layer in profile.layers for nbytes in layer.tensors]
+        peers = self.peers(cluster)
         if path.whole_tensors:
-            placed = [[(nbytes, APART if self.count else WITH_WORKERS)] for nbytes in sizes]
+            placed = [[(nbytes, peers[number % len(peers)])] for number, nbytes in enumerate(sizes)]
         else:
-            beside = cluster.workers if cluster.colocated else 0
             parts = self._placer(cluster, path).place(sizes)
-            placed = [
-                [(part.nbytes, WITH_WORKERS if part.server < beside else APART) for part in tensor]
-                for tensor in parts
-            ]
+            placed = [[(part.nbytes, peers[part.server]) for part in tensor] for tensor in parts]
         number = 0
         for index, layer in enumerate(profile.layers):
             for _ in layer.tensors:
@@ -96,60 +97,71 @@ def _largest(units: Sequence[Unit]) -> int:
 
 
 class _Wires:
-    """The worker, the servers and the links between them."""
+    """The worker, the servers and the links between them.
+
+    A server gets a partition from all workers at about the same time, so it takes n times as long to come in
+    as a worker takes to send it; meanwhile the workers send to other servers. The same with results.
+    """
 
     def __init__(self, servers: Servers, step: Step, cluster: Cluster, path: DataPath, largest: int) -> None:
         self._step = step
         self._latency_s = cluster.latency_s
-        n, rate, apart_rate = cluster.workers, cluster.bytes_per_s, cluster.server_bytes_per_s
+        self._path, self._rate, self._workers = path, cluster.bytes_per_s, cluster.workers
+        n, frame_s = cluster.workers, path.overhead_s / path.lanes(self._rate)
         out, back, thread = Link(), Link(), Link()
-        frame_s = path.overhead_s / path.lanes(rate)
-        here = (thread, 0.0, frame_s)
-        pushes, results = {}, {}
-        if servers.count:
-            crowd = n / servers.count
-            theirs = (Link(), 0.0, crowd * frame_s)
-            byte_s = crowd / apart_rate
-            pushes[APART] = Route([(out, 1 / rate, 0.0), (Link(), byte_s, 0.0), here, theirs])
-            results[APART] = Route([(Link(), byte_s, 0.0), (back, 1 / rate, 0.0), here, theirs])
-        if cluster.colocated:
-            theirs = (Link(), 0.0, frame_s)
-            both = [(link, (n - 1) / n / rate, 0.0) for link in (out, back)]
-            pushes[WITH_WORKERS] = results[WITH_WORKERS] = Route([*both, here, theirs])
-        credit = path.credit(rate / max(1.0, servers.share(cluster)), 2 * cluster.latency_s, largest)
-        self.worker = self._sender(path, rate, pushes, "push", path.policy, credit)
-        self._servers = {
-            link: self._sender(path, rate, {link: route}, "result", path.policy, _ENDLESS)
-            for link, route in results.items()
-        }
+        own = {True: [(out, 1 / self._rate, 0.0)], False: [(back, 1 / self._rate, 0.0)]}
+        beside = [(link, (n - 1) / n / self._rate, 0.0) for link in (out, back)]
+        ways: dict[bool, dict[int, Route]] = {True: {}, False: {}}
+        ends: dict[bool, dict[int, Link]] = {True: {}, False: {}}
+        for peer in servers.peers(cluster):
+            apart = peer >= APART
+            handling = Link()
+            for pushes in (True, False):
+                end = Link()
+                byte_s = n / cluster.server_bytes_per_s if apart else (n - 1) / self._rate
+                links = [*(own[pushes] if apart else beside), (end, byte_s, 0.0)]
+                ways[pushes][peer] = Route([*links, (thread, 0.0, frame_s), (handling, 0.0, n * frame_s)])
+                ends[pushes][peer] = end
+        credit = path.credit(self._rate / max(1.0, servers.share(cluster)), 2 * cluster.latency_s, largest)
+        self.worker = self._sender("push", ways[True], ends[True], [out, thread], credit)
+        self._apart = self._sender("result", ways[False], ends[False], [back, thread], _ENDLESS)
+        self._beside = self._sender("result", ways[False], ends[False], [out, back, thread], _ENDLESS)
 
     def _sender(
-        self, path: DataPath, rate: float, routes: dict[int, Route], lane: str, policy: str, credit: int
+        self, lane: str, routes: dict[int, Route], ends: dict[int, Link], gates: Sequence[Link], credit: int
     ) -> Sender:
         def sent(number: int, begin_s: float, end_s: float, last: bool) -> None:
             self._step.note(lane, number, begin_s, end_s)
             if last:
                 arrived = self._summed if lane == "push" else self._done
-                self._step.clock.at(end_s + self._latency_s, lambda: arrived(number))
+                self._step.clock.at(end_s + self._latency_s, partial(arrived, number))
 
+        waits = self._path.policy == "stop-and-wait" and lane == "result"
         return Sender(
             self._step.clock,
             routes,
-            policy="priority" if policy == "stop-and-wait" and lane == "result" else policy,
+            gates=gates,
+            ends=ends,
+            policy="priority" if waits else self._path.policy,
             credit_bytes=credit,
-            chunk_bytes=path.chunk_bytes(rate),
-            lag_s=path.handed_over_s(rate),
+            chunk_bytes=self._path.chunk_bytes(self._rate),
+            lag_s=self._path.handed_over_s(self._rate),
             sent=sent,
         )
 
+    def _server(self, peer: int) -> Sender:
+        return self._apart if peer >= APART else self._beside
+
     def _summed(self, number: int) -> None:
         piece = self._step.pieces[number]
-        server = self._servers[piece.link]
-        server.submit(number, piece.priority, piece.link, piece.nbytes, 0)
+        if number % self._workers:  # the last one to arrive does not wait for others; each is so in turn
+            self.worker.park(number)
+        server = self._server(piece.peer)
+        server.submit(number, piece.priority, piece.peer, piece.nbytes, 0)
         server.look()
 
     def _done(self, number: int) -> None:
-        self._servers[self._step.pieces[number].link].finish(number)
+        self._server(self._step.pieces[number].peer).finish(number)
         self._step.done(number)
         self.worker.finish(number)
 
@@ -206,9 +218,12 @@ class Rings:
             sender.finish(number)
 
         rate = cluster.bytes_per_s / max(self.share(cluster), 1e-9)
+        ring, thread = Link(), Link()
         sender = Sender(
             step.clock,
-            {0: Route([(Link(), 1 / rate, wait_s - latency_s), (Link(), 0.0, handling_s)])},
+            {0: Route([(ring, 1 / rate, wait_s - latency_s), (thread, 0.0, handling_s)])},
+            gates=[ring, thread],
+            ends={0: ring},
             policy=path.policy if self.scheduled else "fifo",
             credit_bytes=self._credit(path, rate, wait_s, _largest(units)),
             chunk_bytes=_ENDLESS,
