@@ -12,6 +12,7 @@ Workers ``push_pull`` gradients through CPU servers that sum them. The layers, l
 ``coordinator``                         the control plane
 ``control`` ``dialing``                 a member's end of it
 ``server`` ``worker``                   the other two roles
+``planner``                             what a cluster would gain, simulated
 ``communicator`` ``session`` ``joining``  what adapters talk to
 ``testing``                             whole jobs as threads of one process
 ``adapters`` ``torch``                  framework adapters: import ``byteps.torch``

@@ -89,6 +89,9 @@ def test_slow_servers_and_slow_sums_are_seen(capsys: pytest.CaptureFixture[str])
     usual = steps(plan(VGG, capsys))["4 CPU servers"]
     for limit in (["--server-link-gbit", "5"], ["--sum-gbit", "4.75"]):
         assert steps(plan([*VGG, *limit], capsys))["4 CPU servers"] > 2 * usual
+    times = steps(plan([*VGG, "--sum-gbit", "4.75"], capsys))
+    assert times[WITH_WORKERS] > 2 * usual, "they sum no faster"
+    assert times[WITH_WORKERS] > times["2 CPU servers + workers"], "six sum faster than four"
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, Protocol
+from typing import Any
 
 from byteps.planner import bounds
 from byteps.planner.cluster import Cluster, DataPath
@@ -28,27 +28,6 @@ Settings = Mapping[str, Any]
 _AS_THEY_ARE: Settings = MappingProxyType({})
 _PARTITIONS = (64 << 10, 256 << 10, 512 << 10, 1 << 20, 2 << 20, 4 << 20)
 _CREDITS = (1 << 20, 4 << 20, 16 << 20, 64 << 20)
-
-
-class System(Protocol):
-    """A way of exchanging gradients."""
-
-    def share(self, cluster: Cluster) -> float:
-        """Seconds of the busiest link for each second's worth of gradients."""
-
-    def partition_bytes(self, profile: Profile, cluster: Cluster, path: DataPath) -> int:
-        """The largest part that is sent as one."""
-
-    def simulate(
-        self,
-        profile: Profile,
-        cluster: Cluster,
-        path: DataPath,
-        *,
-        crosses: bool = True,
-        record: bool = False,
-    ) -> Outcome:
-        """A step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +120,7 @@ class Planner:
         path = dataclasses.replace(path, **settings)
         return system.simulate(self.profile, self.cluster, path, crosses=name != FIFO, record=record)
 
-    def way(self, name: str, servers: int) -> tuple[System, DataPath]:
+    def way(self, name: str, servers: int) -> tuple[Servers | Rings, DataPath]:
         """What stands behind a name, with the settings that suit it."""
         if name == FIFO:
             return Rings(scheduled=False), dataclasses.replace(self.path, fusion_bytes=DDP_BUCKET_BYTES)

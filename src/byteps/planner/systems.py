@@ -8,7 +8,7 @@ from functools import partial
 
 from byteps.placement import Placer, mixed_weights
 from byteps.planner import bounds
-from byteps.planner.cluster import Cluster, DataPath
+from byteps.planner.cluster import GBIT, Cluster, DataPath
 from byteps.planner.engine import Link, Route, Sender
 from byteps.planner.profile import Profile
 from byteps.planner.step import Outcome, Step, Unit
@@ -43,7 +43,8 @@ class Servers:
         apart = sum(self._weights(cluster)[-self.count :]) if self.count else 0.0
         ratio = cluster.bytes_per_s / cluster.server_bytes_per_s
         own = apart + 2 * (1 - apart) * (cluster.workers - 1) / cluster.workers
-        return max(own, apart * ratio * cluster.workers / self.count if self.count else 0.0)
+        summing = (1 - apart) * cluster.bytes_per_s / (cluster.sum_gbit * GBIT)
+        return max(own, summing, apart * ratio * cluster.workers / self.count if self.count else 0.0)
 
     def partition_bytes(self, profile: Profile, cluster: Cluster, path: DataPath) -> int:
         """The largest partition that the coordinator would make, in bytes."""
@@ -118,7 +119,8 @@ class _Wires:
             handling = Link()
             for pushes in (True, False):
                 end = Link()
-                byte_s = n / cluster.server_bytes_per_s if apart else (n - 1) / self._rate
+                beside_s = max((n - 1) / self._rate, n / (cluster.sum_gbit * GBIT))
+                byte_s = n / cluster.server_bytes_per_s if apart else beside_s
                 links = [*(own[pushes] if apart else beside), (end, byte_s, 0.0)]
                 ways[pushes][peer] = Route([*links, (thread, 0.0, frame_s), (handling, 0.0, n * frame_s)])
                 ends[pushes][peer] = end
