@@ -15,10 +15,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from benchmarks.cluster import Cluster
-from benchmarks.emulated import bounds
 from benchmarks.emulated.profiles import SCALE, Layer, Setting, layers
 from benchmarks.jobs import Job
 from benchmarks.starting import Starter
+from byteps.planner import bounds
 
 WORKER = "benchmarks.emulated.worker"
 WORKERS = 4

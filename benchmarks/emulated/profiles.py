@@ -14,6 +14,8 @@ SCALE = 32
 # What TCP leaves of a link's rate for payload.
 GOODPUT = 0.95
 FP32_BYTES = 4
+# Read as a file, since peers have no byteps in their environments.
+PROFILES = ROOT / "src" / "byteps" / "planner" / "profiles.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +97,7 @@ def layers(profile: str, compute_s: float) -> list[Layer]:
         profile: Its name in ``profiles.json``.
         compute_s: Time of one forward and backward pass.
     """
-    found = json.loads((ROOT / "benchmarks" / "profiles.json").read_text(encoding="utf-8"))[profile]
+    found = json.loads(PROFILES.read_text(encoding="utf-8"))[profile]
     total = sum(layer["macs"] for layer in found)
     result = []
     for layer in found:

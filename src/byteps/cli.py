@@ -59,8 +59,8 @@ how fast is it, and where does the time go:
   byteps bench pushpull --np 2 --servers 2
   byteps run -np 2 --timeline run.json.gz python train.py
   byteps trace summary run.*.json.gz
-how fast is it, and what would a cluster gain:
-  byteps bench pushpull --np 2 --servers 2
+
+what would a cluster gain, and how many servers are worth their price:
   byteps plan --model vgg16 --workers 8 --link-gbit 20
 """
 
