@@ -45,7 +45,7 @@ def advise(planner: Planner, choices: Sequence[Choice]) -> Advice:
     partition = settings.get("partition_bytes", 0) or (
         best.partition_bytes if best.name in (FIFO, SCHEDULED) else path.partition_bytes
     )
-    credit = settings.get("credit_bytes", path.credit_bytes)
+    credit = settings.get("credit_bytes", best.credit_bytes)
     lanes = path.lanes(cluster.bytes_per_s)
     connections = lanes if lanes > 1 and best.name not in (FIFO, SCHEDULED) else 0
     words = [
@@ -101,12 +101,21 @@ def _settings(planner: Planner, best: Choice, settings: Settings, step_s: float)
         yield f"Parts of {size(best.partition_bytes)} balance waiting and preemption on these rings."
         return
     if not settings:
-        partition, credit = planner.path.partition_bytes, planner.path.credit_bytes
-        window = f"{credit} (as given)" if credit else "0 (automatic)"
-        yield f"Keep partition_bytes={partition} and credit_bytes={window}: others gain less than 1 %."
+        yield from _kept(planner, best)
         return
     what = " and ".join(f"{name}={value}" for name, value in settings.items())
     yield f"Set {what}: {duration(step_s)} a step in place of {duration(best.step_s)}."
+
+
+def _kept(planner: Planner, best: Choice) -> Iterator[str]:
+    partition, given = planner.path.partition_bytes, planner.path.credit_bytes
+    if best.credit_bytes == given:
+        window = f"{given} (as given)" if given else "0 (automatic)"
+        yield f"Keep partition_bytes={partition} and credit_bytes={window}: others gain less than 1 %."
+        return
+    automatic_s = planner.step(best.name, best.servers, {"credit_bytes": 0}).step_s
+    reason = f"the automatic one leaves links idle, and a step would take {duration(automatic_s)}"
+    yield f"Keep partition_bytes={partition}, set credit_bytes={best.credit_bytes}: {reason}."
 
 
 def _streams(planner: Planner, connections: int) -> Iterator[str]:

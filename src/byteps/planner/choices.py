@@ -27,7 +27,7 @@ Settings = Mapping[str, Any]
 """Fields of ``DataPath`` by their names."""
 _AS_THEY_ARE: Settings = MappingProxyType({})
 _PARTITIONS = (64 << 10, 256 << 10, 512 << 10, 1 << 20, 2 << 20, 4 << 20)
-_CREDITS = (1 << 20, 4 << 20, 16 << 20, 64 << 20)
+_CREDITS = (1 << 20, 4 << 20, 16 << 20, 64 << 20, 256 << 20)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +45,7 @@ class Choice:
         epoch_s: Time of an epoch, seconds; 0 if nobody said how many samples it has.
         epoch_cost: Price of all machines for that time; 0 without prices.
         partition_bytes: The largest part that is sent as one.
+        credit_bytes: Of servers, what may be in flight; 0: automatic.
     """
 
     name: str
@@ -57,6 +58,7 @@ class Choice:
     epoch_s: float
     epoch_cost: float
     partition_bytes: int
+    credit_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +105,7 @@ class Planner:
             epoch_s=epoch_s,
             epoch_cost=epoch_s / 3600 * self.cluster.price(servers),
             partition_bytes=system.partition_bytes(self.profile, self.cluster, path),
+            credit_bytes=path.credit_bytes,
         )
 
     def step(
@@ -128,7 +131,16 @@ class Planner:
             rings = Rings(scheduled=True)
             size = rings.partition_bytes(self.profile, self.cluster, self.path)
             return rings, dataclasses.replace(self.path, partition_bytes=size, fusion_bytes=size)
-        return Servers(servers), self.path
+        return Servers(servers), self._with_credit(Servers(servers))
+
+    def _with_credit(self, servers: Servers) -> DataPath:
+        """The settings, but a larger credit than the automatic one where that leaves links idle."""
+        path, cluster = self.path, self.cluster
+        largest = servers.partition_bytes(self.profile, cluster, path)
+        enough = servers.enough_credit(cluster, largest)
+        if path.credit_bytes or 2 * servers.credit(cluster, path, largest) >= enough:
+            return path
+        return dataclasses.replace(path, credit_bytes=-(-enough >> 20) << 20)
 
     def alternatives(self, name: str, servers: int) -> Iterator[Settings]:
         """Other sizes of partitions, those that make a difference, then other credits."""

@@ -12,6 +12,7 @@ GBIT = 1e9 / 8
 """Bytes per second of 1 Gbit/s."""
 CONNECTION_BYTES_PER_S = 3e9
 """What one connection and its I/O threads move at most."""
+_ROUNDS = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,13 +151,25 @@ class DataPath:
         """How much of a link's time may be handed over before it is due, seconds."""
         return max(self.lag_s, 2 * self.chunk_bytes(bytes_per_s) / bytes_per_s) if self.lag_s else 0.0
 
-    def credit(self, bytes_per_s: float, round_trip_s: float, largest_bytes: int) -> int:
-        """Bytes that may be in flight: as set, or what the automatic credit settles at."""
+    def credit(self, bytes_per_s: float, round_trip_s: float, largest_bytes: int, away_s: float) -> int:
+        """Bytes that may be in flight: as set, or what the automatic credit settles at.
+
+        It follows the rate that is reached, which it may limit itself.
+
+        Args:
+            bytes_per_s: What the links could carry.
+            round_trip_s: Of a byte on idle links.
+            largest_bytes: The largest partition.
+            away_s: For how long a partition holds its credit when all links are busy.
+        """
         if self.credit_bytes:
             return self.credit_bytes
-        window = int(bytes_per_s * (round_trip_s + self.slack_s))
         least = max(self.least_credit_bytes, 3 * largest_bytes)
-        return min(max(window, least), self.most_credit_bytes)
+        window = self.most_credit_bytes
+        for _ in range(_ROUNDS):
+            rate = min(bytes_per_s, window / max(away_s, 1e-9))
+            window = min(max(int(rate * (round_trip_s + self.slack_s)), least), self.most_credit_bytes)
+        return window
 
 
 IDEAL = DataPath(

@@ -115,11 +115,6 @@ class Sender:
         """A partition is there to be sent. Call ``look`` when all that came at this moment are."""
         self._scheduler.submit(number, priority, peer, nbytes, credit_bytes)
 
-    def park(self, number: int) -> None:
-        """A partition waits only for other workers: its credit comes back early."""
-        self._scheduler.park(number)
-        self.look()
-
     def finish(self, number: int) -> None:
         """A partition is done, and its credit back."""
         self._scheduler.finish(number)

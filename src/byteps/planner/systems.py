@@ -68,6 +68,30 @@ class Servers:
         """The numbers of all servers, in the order of the placement."""
         return [*range(cluster.workers if cluster.colocated else 0), *range(APART, APART + self.count)]
 
+    def byte_s(self, cluster: Cluster, peer: int) -> float:
+        """Seconds that a byte takes from, or to, all workers on a server's link."""
+        n = cluster.workers
+        if peer >= APART:
+            return n / cluster.server_bytes_per_s
+        return max((n - 1) / cluster.bytes_per_s, n / (cluster.sum_gbit * GBIT))
+
+    def away_s(self, cluster: Cluster, largest: int) -> float:
+        """For how long a partition holds its credit when all links are busy, seconds."""
+        used = range(APART, APART + 1) if self.count >= cluster.workers else self.peers(cluster)
+        slowest_s = max(self.byte_s(cluster, peer) for peer in (used[0], used[-1]))
+        return 2 * (cluster.latency_s + largest * slowest_s)
+
+    def credit(self, cluster: Cluster, path: DataPath, largest: int) -> int:
+        """Bytes that a worker may have in flight: as set, or what the automatic credit settles at."""
+        return path.credit(self._rate(cluster), 2 * cluster.latency_s, largest, self.away_s(cluster, largest))
+
+    def enough_credit(self, cluster: Cluster, largest: int) -> int:
+        """Bytes in flight that keep all links busy, and as many again, since links are never quite even."""
+        return int(2 * self._rate(cluster) * self.away_s(cluster, largest))
+
+    def _rate(self, cluster: Cluster) -> float:
+        return cluster.bytes_per_s / max(1.0, self.share(cluster))
+
     def _weights(self, cluster: Cluster) -> list[float]:
         """Of the servers on the workers' machines, if any, then of those apart."""
         if not cluster.colocated:
@@ -107,7 +131,7 @@ class _Wires:
     def __init__(self, servers: Servers, step: Step, cluster: Cluster, path: DataPath, largest: int) -> None:
         self._step = step
         self._latency_s = cluster.latency_s
-        self._path, self._rate, self._workers = path, cluster.bytes_per_s, cluster.workers
+        self._path, self._rate = path, cluster.bytes_per_s
         n, frame_s = cluster.workers, path.overhead_s / path.lanes(self._rate)
         out, back, thread = Link(), Link(), Link()
         own = {True: [(out, 1 / self._rate, 0.0)], False: [(back, 1 / self._rate, 0.0)]}
@@ -119,12 +143,10 @@ class _Wires:
             handling = Link()
             for pushes in (True, False):
                 end = Link()
-                beside_s = max((n - 1) / self._rate, n / (cluster.sum_gbit * GBIT))
-                byte_s = n / cluster.server_bytes_per_s if apart else beside_s
-                links = [*(own[pushes] if apart else beside), (end, byte_s, 0.0)]
+                links = [*(own[pushes] if apart else beside), (end, servers.byte_s(cluster, peer), 0.0)]
                 ways[pushes][peer] = Route([*links, (thread, 0.0, frame_s), (handling, 0.0, n * frame_s)])
                 ends[pushes][peer] = end
-        credit = path.credit(self._rate / max(1.0, servers.share(cluster)), 2 * cluster.latency_s, largest)
+        credit = servers.credit(cluster, path, largest)
         self.worker = self._sender("push", ways[True], ends[True], [out, thread], credit)
         self._apart = self._sender("result", ways[False], ends[False], [back, thread], _ENDLESS)
         self._beside = self._sender("result", ways[False], ends[False], [out, back, thread], _ENDLESS)
@@ -156,8 +178,6 @@ class _Wires:
 
     def _summed(self, number: int) -> None:
         piece = self._step.pieces[number]
-        if number % self._workers:  # the last one to arrive does not wait for others; each is so in turn
-            self.worker.park(number)
         server = self._server(piece.peer)
         server.submit(number, piece.priority, piece.peer, piece.nbytes, 0)
         server.look()
