@@ -27,13 +27,12 @@ def line(system: str, time_ms: float) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("system", "share"), [("cross", 1.0), ("cross, colocated", 1.5), ("cross, all-reduce", 1.5)]
 )
-def test_what_crosses_the_barrier_comes_near_its_limit(system: str, share: float) -> None:
-    predicted_s = predict(ROW, system)
-    assert predicted_s is not None
-    # Each way, what is most urgent waits for two frames on the worker's link, and for one of each worker's
-    # on its server's.
-    waits_s = 2 * (2 + 4) * (64 << 10) / (0.95 * 440e6 / 8)
-    assert 0.999 * LIMITS[share] <= predicted_s <= LIMITS[share] + waits_s
+def test_what_crosses_the_barrier_is_nearer_to_its_limit_than_what_waits(system: str, share: float) -> None:
+    crossing, waiting = predict(ROW, system), predict(ROW, system.replace("cross", "plain"))
+    assert crossing is not None
+    assert waiting is not None
+    assert 0.999 * LIMITS[share] <= crossing <= 1.1 * LIMITS[share]
+    assert waiting > crossing + 0.1
 
 
 def test_what_waits_for_all_results_is_as_slow_as_first_come_first_served() -> None:
@@ -64,10 +63,11 @@ def test_order_counts_only_where_systems_differ() -> None:
     assert out_of_order([pair("cross", 1.00, 1.1), pair("ddp", 1.20, 1.0)]) == ["row 1, cross and ddp"]
 
 
-@pytest.mark.parametrize(("time_ms", "code"), [(338, 0), (400, 1)])
-def test_the_command_judges(time_ms: float, code: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("factor", "code"), [(1.01, 0), (1.2, 1)])
+def test_the_command_judges(factor: float, code: int, tmp_path: Path) -> None:
     file = tmp_path / "rows.json"
-    file.write_text(json.dumps({"table": [line("cross", time_ms), line("ddp", 612)]}), encoding="utf-8")
+    table = [line(system, 1e3 * factor * (predict(ROW, system) or 0)) for system in ("cross", "ddp")]
+    file.write_text(json.dumps({"table": table}), encoding="utf-8")
     command = [sys.executable, "-m", "benchmarks.planning", str(file), "--json"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=30, check=False)
     assert done.returncode == code, done.stderr
