@@ -154,8 +154,10 @@ class Planner:
             if effective not in seen:
                 seen.add(effective)
                 yield {"partition_bytes": size}
+        enough = system.enough_credit(self.cluster, system.partition_bytes(self.profile, self.cluster, path))
         for credit in _CREDITS:
-            yield {"credit_bytes": credit}
+            if 2 * credit >= enough:  # else links idle, as in _with_credit
+                yield {"credit_bytes": credit}
 
 
 def counts(servers: int) -> list[int]:

@@ -6,10 +6,13 @@ import dataclasses
 import math
 from dataclasses import dataclass
 
+from byteps.dtypes import CELL_BYTES
 from byteps.errors import ConfigError
 
 GBIT = 1e9 / 8
 """Bytes per second of 1 Gbit/s."""
+PARTITIONS_IN_FLIGHT = 3
+"""For each server that a worker needs at the same time: one pushed, one summed, one coming back."""
 CONNECTION_BYTES_PER_S = 3e9
 """What one connection and its I/O threads move at most."""
 _ROUNDS = 16
@@ -119,10 +122,10 @@ class DataPath:
     overhead_s: float = 10e-6
     chunk_s: float = 1.5e-3
     lag_s: float = 2e-3
-    least_chunk_bytes: int = 64 << 10
+    least_chunk_bytes: int = CELL_BYTES
     most_chunk_bytes: int = 512 << 10
-    slack_s: float = 10e-3
-    least_credit_bytes: int = 512 << 10
+    slack_s: float = 5e-3
+    least_credit_bytes: int = 64 << 10
     most_credit_bytes: int = 16 << 20
     whole_tensors: bool = False
 
@@ -151,7 +154,9 @@ class DataPath:
         """How much of a link's time may be handed over before it is due, seconds."""
         return max(self.lag_s, 2 * self.chunk_bytes(bytes_per_s) / bytes_per_s) if self.lag_s else 0.0
 
-    def credit(self, bytes_per_s: float, round_trip_s: float, largest_bytes: int, away_s: float) -> int:
+    def credit(
+        self, bytes_per_s: float, round_trip_s: float, largest_bytes: int, away_s: float, busy_servers: int
+    ) -> int:
         """Bytes that may be in flight: as set, or what the automatic credit settles at.
 
         It follows the rate that is reached, which it may limit itself.
@@ -161,10 +166,11 @@ class DataPath:
             round_trip_s: Of a byte on idle links.
             largest_bytes: The largest partition.
             away_s: For how long a partition holds its credit when all links are busy.
+            busy_servers: How many servers a worker needs at the same time to keep its link full.
         """
         if self.credit_bytes:
             return self.credit_bytes
-        least = max(self.least_credit_bytes, 3 * largest_bytes)
+        least = max(self.least_credit_bytes, PARTITIONS_IN_FLIGHT * busy_servers * largest_bytes)
         window = self.most_credit_bytes
         for _ in range(_ROUNDS):
             rate = min(bytes_per_s, window / max(away_s, 1e-9))

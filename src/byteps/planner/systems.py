@@ -83,7 +83,9 @@ class Servers:
 
     def credit(self, cluster: Cluster, path: DataPath, largest: int) -> int:
         """Bytes that a worker may have in flight: as set, or what the automatic credit settles at."""
-        return path.credit(self._rate(cluster), 2 * cluster.latency_s, largest, self.away_s(cluster, largest))
+        away_s = self.away_s(cluster, largest)
+        busy = min(cluster.workers, len(self.peers(cluster)))
+        return path.credit(self._rate(cluster), 2 * cluster.latency_s, largest, away_s, busy)
 
     def enough_credit(self, cluster: Cluster, largest: int) -> int:
         """Bytes in flight that keep all links busy, and as many again, since links are never quite even."""
