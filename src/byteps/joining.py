@@ -7,12 +7,12 @@ import weakref
 from collections.abc import Callable, Sequence
 
 from byteps import _native
-from byteps.communicator import Alone, Communicator, ParameterServer
+from byteps.communicator import AllReduce, Alone, Communicator, Engine, ParameterServer
 from byteps.config import Config
 from byteps.control import ControlClient, Relay
 from byteps.diagnostics import DumpOnSignal
 from byteps.dialing import open_beacon, open_control
-from byteps.errors import JoinError
+from byteps.errors import ConfigError, JoinError
 from byteps.session import Session
 from byteps.trace import Trace, open_trace
 from byteps.wire import Welcome
@@ -24,6 +24,7 @@ from byteps.worker import (
     refuse_encryption,
     settings_of,
     start_data_plane,
+    uses_collectives,
 )
 
 
@@ -31,6 +32,7 @@ def connect(
     config: Config,
     linker: Callable[[Config, Welcome], Linker] = SocketLinker,
     coordinator: str = "the coordinator",
+    engine: Engine | None = None,
 ) -> Session:
     """Join the job that the settings describe. Without a coordinator and other workers, a job of one.
 
@@ -38,11 +40,17 @@ def connect(
         config: the settings.
         linker: makes what opens the links to the servers.
         coordinator: how errors call the coordinator.
+        engine: makes the collectives for ``communicator = allreduce``.
 
     Raises:
         JoinError, HandshakeError, ConfigError: why this process cannot be a member.
     """
     refuse_encryption(config)
+    if uses_collectives(config) and engine is None:
+        raise ConfigError(
+            "communicator = allreduce needs a framework's collectives; use byteps.torch, or unset "
+            "BYTEPS_COMMUNICATOR"
+        )
     if config.size > 1 and not config.coordinator:
         raise JoinError(
             f"this is one of {config.size} workers, but no coordinator is known; start the job with "
@@ -51,7 +59,7 @@ def connect(
     found: list[weakref.ref[Session]] = []
     dump = DumpOnSignal("worker", lambda: _report(found))
     try:
-        session = _join(config, linker, coordinator) if config.coordinator else _alone(config)
+        session = _join(config, linker, coordinator, engine) if config.coordinator else _alone(config)
     except BaseException:
         dump.close()
         raise
@@ -70,7 +78,12 @@ def _alone(config: Config) -> Session:
     return Session(config, _welcome_alone(config), Alone(), None)
 
 
-def _join(config: Config, linker: Callable[[Config, Welcome], Linker], coordinator: str) -> Session:
+def _join(
+    config: Config,
+    linker: Callable[[Config, Welcome], Linker],
+    coordinator: str,
+    engine: Engine | None,
+) -> Session:
     relay = Relay()
     control = ControlClient(relay.on_notice, relay.on_closed, coordinator=coordinator)
     open_control(config, control, "worker")
@@ -88,7 +101,11 @@ def _join(config: Config, linker: Callable[[Config, Welcome], Linker], coordinat
                     lambda: _native.socket_link(open_beacon(config, "worker", welcome)),
                     trace.capacity,
                 )
-            communicator = ParameterServer(control, worker, welcome.rank, credit_of(config), trace)
+            communicator = (
+                AllReduce(control, welcome, config, worker.close, trace)
+                if uses_collectives(config)
+                else ParameterServer(control, worker, welcome.rank, credit_of(config), trace)
+            )
             trace.start(worker.take_events, control.wall_clock_s)
     except BaseException:
         trace.close()
@@ -96,7 +113,20 @@ def _join(config: Config, linker: Callable[[Config, Welcome], Linker], coordinat
         raise
     session = Session(config, welcome, communicator, control, trace)
     relay.attach(session)
+    if isinstance(communicator, AllReduce) and engine is not None:
+        _meet(session, control, communicator, engine)
     return session
+
+
+def _meet(session: Session, control: ControlClient, communicator: AllReduce, engine: Engine) -> None:
+    """Have the engines of all ranks find each other; who cannot is no member."""
+    try:
+        with control.blaming_the_lost():
+            communicator.start(engine)
+    except BaseException:
+        session.end_with_process(failed=True)
+        control.close()
+        raise
 
 
 def _welcome_alone(config: Config) -> Welcome:

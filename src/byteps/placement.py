@@ -48,6 +48,24 @@ def mixed_weights(n_workers: int, k_cpu_servers: int) -> list[float]:
     return [(n - k) / whole] * n + [2 * (n - 1) / whole] * k
 
 
+class Unplaced:
+    """Stands for a ``Placer`` in a job without servers: its tensors have no place, and no parts.
+
+    Args:
+        partition_bytes: Upper limit for the size of a partition.
+    """
+
+    def __init__(self, partition_bytes: int) -> None:
+        self.partition_bytes = partition_bytes
+
+    def place(self, sizes: Sequence[int]) -> list[list[Part]]:
+        """No parts for any tensor."""
+        return [[] for _ in sizes]
+
+    def release(self, parts: Iterable[Part]) -> None:
+        """Nothing was taken."""
+
+
 class Placer:
     """Cuts tensors into partitions and gives each to a server and a lane, mindful of earlier batches.
 

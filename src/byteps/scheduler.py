@@ -220,6 +220,16 @@ class Scheduler:
             self._native.set_credit(credit_bytes)
         self._start_parts()
 
+    def set_partition(self, partition_bytes: int) -> None:
+        """Change the largest part of tasks that get ready from now on. Any thread.
+
+        Raises:
+            ValueError: It is not positive.
+        """
+        _check_positive("partition_bytes", partition_bytes)
+        with self._lock:
+            self._partition_bytes = partition_bytes
+
     def close(self) -> None:
         """Start nothing any more. Any thread; calling it again does nothing.
 

@@ -313,8 +313,10 @@ class Session:
             self.communicator.retract(message)
         elif isinstance(message, Lost):
             self.fail(message.reason)
-        elif isinstance(message, Departed):
-            _log.debug("rank %d has left", message.rank)
+        else:
+            if isinstance(message, Departed):
+                _log.debug("rank %d has left", message.rank)
+            self.communicator.notice(message)
 
     def fail(self, reason: str) -> None:
         """The job cannot go on: everything in flight and to come fails with this reason."""
@@ -353,6 +355,5 @@ class Session:
         if transfer.status == LINK_LOST:
             # The coordinator sees a peer end at the same moment as the link breaks, and knows more about it.
             self._failed.wait(_VERDICT_S)
-            broken = f"the connection to server {transfer.peer} broke or fell silent"
-            return PeerLost(f"{where}: {self._failure or broken}")
+            return PeerLost(f"{where}: {self._failure or self.communicator.blame(transfer.peer)}")
         return SessionClosed(f"{where}: the session was shut down")

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
 from byteps import _native
-from byteps.communicator import Communicator, ParameterServer
+from byteps.communicator import AllReduce, Communicator, InProcessGroup, ParameterServer
 from byteps.config import Config
 from byteps.control import ControlClient, Relay
 from byteps.coordinator.core import Coordinator
@@ -26,7 +26,7 @@ from byteps.server import Server
 from byteps.session import Session
 from byteps.trace import open_trace
 from byteps.wire import AskClock, Clock, Join, Message
-from byteps.worker import credit_of, join_message, start_data_plane
+from byteps.worker import credit_of, join_message, start_data_plane, uses_collectives
 
 Result = TypeVar("Result")
 
@@ -92,7 +92,10 @@ class _InprocChannel:
 
 class _Cluster:
     def __init__(self, size: int, servers: int, config: Config) -> None:
+        if uses_collectives(config):
+            servers = 0
         self._config = config
+        self._group = InProcessGroup(size)
         self._hub = _Hub(Coordinator(size, servers, join_timeout_s=config.join_timeout_s))
         self.failures: list[str] = []
         self.servers = [Server(config, self._server_ended) for _ in range(servers)]
@@ -111,6 +114,13 @@ class _Cluster:
         control = ControlClient(relay.on_notice, relay.on_closed)
         self._hub.connect(control)
         welcome = control.join(join_message(config), JOIN_TIMEOUT_S)
+
+        if uses_collectives(config):
+            collectives = AllReduce(control, welcome, config)
+            session = Session(config, welcome, collectives, control)
+            relay.attach(session)
+            collectives.start(self._group.join)
+            return session
 
         def link(server: int, lane: int) -> _native.Link:
             here, there = _native.inproc_links()
@@ -132,7 +142,7 @@ def cluster(size: int, servers: int = 1, **settings: object) -> Iterator[list[Se
 
     Args:
         size: number of workers.
-        servers: number of servers.
+        servers: number of servers; with ``communicator="allreduce"`` there are none.
         settings: fields of ``Config``.
 
     Yields:

@@ -26,7 +26,13 @@ def settings_of(config: Config) -> JobSettings:
         lanes=config.connections or 1,
         partition_bytes=config.partition_bytes,
         deterministic=config.deterministic,
+        communicator="allreduce" if uses_collectives(config) else "parameter-server",
     )
+
+
+def uses_collectives(config: Config) -> bool:
+    """Whether the workers sum among themselves, without servers."""
+    return config.communicator == "allreduce"
 
 
 def join_message(config: Config) -> Join:
@@ -36,7 +42,7 @@ def join_message(config: Config) -> Join:
         incarnation=secrets.token_hex(8),
         rank=config.rank,
         size=config.size,
-        num_servers=config.num_servers,
+        num_servers=0 if uses_collectives(config) else config.num_servers,
         local_rank=config.local_rank,
         local_size=config.local_size,
         node=socket.gethostname(),

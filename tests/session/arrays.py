@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,9 @@ from tests.unit.test_reduce import (
 )
 
 Array = npt.NDArray[Any]
+
+Job = Callable[..., AbstractContextManager[list[Session]]]
+"""``job``, or what calls it with more settings."""
 
 PARTITIONS_PER_SERVER = 50
 """Placement makes partitions smaller until every server has about as many."""

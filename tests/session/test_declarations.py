@@ -13,7 +13,7 @@ from byteps.session import Session
 from byteps.testing import run_ranks
 from byteps.wire import TensorSpec
 
-from .arrays import Array, exchange, job, spec, start
+from .arrays import Array, Job, exchange, spec, start
 
 CONFLICTS = [
     pytest.param(spec("x", 4), spec("x", 5), id="size"),
@@ -44,7 +44,7 @@ def attempt(session: Session, what: TensorSpec) -> str:
 @pytest.mark.parametrize("later", [0, 1, 2])
 @pytest.mark.parametrize(("first", "other"), CONFLICTS)
 def test_ranks_that_differ_all_get_an_error_that_names_both(
-    first: TensorSpec, other: TensorSpec, later: int
+    job: Job, first: TensorSpec, other: TensorSpec, later: int
 ) -> None:
     """One rank of three differs. Rank ``later`` comes last, when the others wait, or have failed."""
     others_are_in = threading.Barrier(3)
@@ -76,7 +76,7 @@ def test_ranks_that_differ_all_get_an_error_that_names_both(
         assert all(np.all(result == 3) for result in again), "the name is free again"
 
 
-def test_an_empty_tensor_has_no_round_to_fail_later() -> None:
+def test_an_empty_tensor_has_no_round_to_fail_later(job: Job) -> None:
     """A tensor without elements is complete at once; the conflict shows at the next use."""
     with job(2) as sessions:
         start(sessions[0], spec("x", 0), None, None).wait()
@@ -87,7 +87,7 @@ def test_an_empty_tensor_has_no_round_to_fail_later() -> None:
 
 
 @pytest.mark.parametrize("rounds", [0, 1, 3])
-def test_another_use_of_a_name_fails_on_all_ranks(rounds: int) -> None:
+def test_another_use_of_a_name_fails_on_all_ranks(job: Job, rounds: int) -> None:
     """Rank 0 notices first; rank 1 must not wait for it in vain, nor miss the error."""
     first, other = spec("x", 4), spec("x", 8)
     with job(2) as sessions:
@@ -103,7 +103,7 @@ def test_another_use_of_a_name_fails_on_all_ranks(rounds: int) -> None:
         )
 
 
-def test_another_use_of_a_name_fails_the_round_in_flight_elsewhere() -> None:
+def test_another_use_of_a_name_fails_the_round_in_flight_elsewhere(job: Job) -> None:
     first, other = spec("x", 4), spec("x", 8)
     with job(3) as sessions:
         run_ranks(sessions, lambda one: exchange(one, first, np.ones(4, np.float32)))
@@ -118,7 +118,7 @@ def test_another_use_of_a_name_fails_the_round_in_flight_elsewhere() -> None:
         assert all(np.all(result == 3) for result in results)
 
 
-def test_conflicts_do_not_stop_other_tensors_in_flight() -> None:
+def test_conflicts_do_not_stop_other_tensors_in_flight(job: Job) -> None:
     def run(session: Session) -> tuple[str, Array]:
         good = np.ones(300_000, np.float32)
         handle = start(session, spec("good", good.size), good, good)
@@ -132,7 +132,7 @@ def test_conflicts_do_not_stop_other_tensors_in_flight() -> None:
             assert np.all(good == 3)
 
 
-def test_repeated_conflicts_under_one_name() -> None:
+def test_repeated_conflicts_under_one_name(job: Job) -> None:
     """Ranks that go on after each error stay in step: every attempt is one generation on every rank."""
 
     def run(session: Session) -> list[bool]:
@@ -148,7 +148,7 @@ def test_repeated_conflicts_under_one_name() -> None:
         assert all(np.all(result == 3) for result in final)
 
 
-def test_a_batch_names_all_that_differ_and_keeps_the_rest() -> None:
+def test_a_batch_names_all_that_differ_and_keeps_the_rest(job: Job) -> None:
     with job(2) as sessions:
         sessions[0].declare([spec("a", 1), spec("b", 2), spec("c", 3)])
         with pytest.raises(DeclarationError, match=r"'a'.*'c'"):
@@ -157,7 +157,7 @@ def test_a_batch_names_all_that_differ_and_keeps_the_rest() -> None:
         assert all(np.all(result == 2) for result in results)
 
 
-def test_a_name_in_flight_is_refused_and_the_round_goes_on() -> None:
+def test_a_name_in_flight_is_refused_and_the_round_goes_on(job: Job) -> None:
     what = spec("twice", 100_000)
     with job(2) as sessions:
         mine, theirs = np.ones(what.length, np.float32), np.ones(what.length, np.float32)
@@ -171,7 +171,7 @@ def test_a_name_in_flight_is_refused_and_the_round_goes_on() -> None:
         assert all(np.all(result == 2) for result in results)
 
 
-def test_a_round_that_is_over_frees_its_name_without_a_wait() -> None:
+def test_a_round_that_is_over_frees_its_name_without_a_wait(job: Job) -> None:
     what = spec("forgotten", 10)
     data = [np.ones(10, np.float32) for _ in range(2)]
     with job(2) as sessions:
@@ -184,7 +184,7 @@ def test_a_round_that_is_over_frees_its_name_without_a_wait() -> None:
 
 @pytest.mark.parametrize("nbytes", [0, 39, 41, 80])
 @pytest.mark.parametrize("end", ["source", "destination"])
-def test_memory_of_another_size_is_refused(end: str, nbytes: int) -> None:
+def test_memory_of_another_size_is_refused(job: Job, end: str, nbytes: int) -> None:
     what, wrong = spec("x", 10), np.zeros(nbytes, np.uint8)
     right = np.zeros(10, np.float32)
     with job(1) as sessions:
@@ -204,7 +204,7 @@ def test_memory_of_another_size_is_refused(end: str, nbytes: int) -> None:
         (spec("x", 2**60), "too large"),
     ],
 )
-def test_what_no_rank_can_use_is_refused_on_all(what: TensorSpec, message: str) -> None:
+def test_what_no_rank_can_use_is_refused_on_all(job: Job, what: TensorSpec, message: str) -> None:
     with job(2) as sessions:
         for session in sessions:
             with pytest.raises(DeclarationError, match=message):
@@ -213,7 +213,7 @@ def test_what_no_rank_can_use_is_refused_on_all(what: TensorSpec, message: str) 
         assert all(np.all(result == 2) for result in results)
 
 
-def test_a_name_used_once_may_come_again() -> None:
+def test_a_name_used_once_may_come_again(job: Job) -> None:
     """An ephemeral name is free for the next use on each rank as soon as that rank has its result."""
 
     def run(session: Session) -> list[float]:

@@ -15,7 +15,7 @@ from byteps.testing import run_ranks
 from byteps.wire import TensorSpec
 from tests.unit.test_security import CERTIFICATE, KEY
 
-from .arrays import Array, exchange, job, spec, start
+from .arrays import Array, Job, exchange, spec, start
 from .sockets import socket_job
 
 
@@ -28,7 +28,7 @@ LEFT = "rank 2 has shut down"
 
 
 @pytest.mark.parametrize("length", LENGTHS)
-def test_only_rounds_without_the_leavers_contribution_fail(length: int) -> None:
+def test_only_rounds_without_the_leavers_contribution_fail(job: Job, length: int) -> None:
     given, missed = spec("given", length), spec("missed", length)
     with job(3, servers=2) as sessions:
         data = [ones(given) for _ in sessions]
@@ -46,7 +46,7 @@ def test_only_rounds_without_the_leavers_contribution_fail(length: int) -> None:
 
 
 @pytest.mark.parametrize("known", [True, False], ids=["declared before", "new"])
-def test_rounds_submitted_later_fail_too(known: bool) -> None:
+def test_rounds_submitted_later_fail_too(job: Job, known: bool) -> None:
     what = spec("later", 200_000)
     with job(3, servers=2) as sessions:
         if known:
@@ -63,7 +63,7 @@ def test_rounds_submitted_later_fail_too(known: bool) -> None:
                 assert re.search(LEFT, message)
 
 
-def test_two_ranks_that_leave() -> None:
+def test_two_ranks_that_leave(job: Job) -> None:
     what = spec("x", 100)
     with job(4) as sessions:
         run_ranks(sessions, lambda one: exchange(one, what, ones(what)))
@@ -75,7 +75,7 @@ def test_two_ranks_that_leave() -> None:
 
 
 @pytest.mark.parametrize("length", LENGTHS)
-def test_shutdown_ends_own_rounds_in_flight(length: int) -> None:
+def test_shutdown_ends_own_rounds_in_flight(job: Job, length: int) -> None:
     what = spec("cut off", length)
     with job(2, servers=2, connections=2) as sessions, ThreadPoolExecutor() as pool:
         own, other = ones(what), ones(what)
@@ -90,7 +90,7 @@ def test_shutdown_ends_own_rounds_in_flight(length: int) -> None:
             assert "rank 0 has shut down" in str(error)
 
 
-def test_many_rounds_in_flight_at_shutdown() -> None:
+def test_many_rounds_in_flight_at_shutdown(job: Job) -> None:
     specs = [spec(f"t{number}", 30_000) for number in range(100)]
 
     def run(session: Session) -> tuple[int, int]:
@@ -120,7 +120,7 @@ def test_many_rounds_in_flight_at_shutdown() -> None:
     assert sum(results[2]) == 50
 
 
-def test_nothing_works_after_shutdown() -> None:
+def test_nothing_works_after_shutdown(job: Job) -> None:
     what = spec("x", 3)
     with job(2) as sessions:
         data = [ones(what) for _ in sessions]
@@ -141,7 +141,7 @@ def test_nothing_works_after_shutdown() -> None:
                 call()
 
 
-def test_a_barrier_that_a_rank_has_left_for_good_fails() -> None:
+def test_a_barrier_that_a_rank_has_left_for_good_fails(job: Job) -> None:
     with job(3) as sessions, ThreadPoolExecutor() as pool:
         run_ranks(sessions, lambda one: one.barrier())
         early = pool.submit(sessions[0].barrier)
@@ -153,14 +153,14 @@ def test_a_barrier_that_a_rank_has_left_for_good_fails() -> None:
             sessions[1].barrier()
 
 
-def test_a_barrier_in_progress_ends_at_shutdown() -> None:
+def test_a_barrier_in_progress_ends_at_shutdown(job: Job) -> None:
     with job(2) as sessions, ThreadPoolExecutor() as pool:
         waiting = pool.submit(sessions[0].barrier)
         sessions[0].shutdown()
         assert isinstance(waiting.exception(10), SessionClosed)
 
 
-def test_a_rank_that_is_lost_fails_everything_on_the_others() -> None:
+def test_a_rank_that_is_lost_fails_everything_on_the_others(job: Job) -> None:
     """What a closed connection without a word before means, is said to all."""
     what = spec("x", 200_000)
     with job(3, servers=2) as sessions, ThreadPoolExecutor() as pool:
@@ -191,7 +191,7 @@ def test_ranks_that_leave_at_once_are_not_taken_for_lost(encrypted: bool, tmp_pa
             run_ranks(sessions, lambda one: one.shutdown())
 
 
-def test_two_jobs_in_one_process() -> None:
+def test_two_jobs_in_one_process(job: Job) -> None:
     what = spec("shared name", 10_000)
     with job(2, servers=2) as first, job(3) as second:
         results = run_ranks([*first, *second], lambda one: exchange(one, what, ones(what)))

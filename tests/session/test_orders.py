@@ -13,7 +13,7 @@ from byteps.session import Session
 from byteps.testing import run_ranks
 from tests.unit.test_reduce import NUMPY_TYPES, bfloat_bits, bfloat_values
 
-from .arrays import Array, declare_with_large_partitions, exchange, job, spec, start
+from .arrays import Array, Job, declare_with_large_partitions, exchange, spec, start
 
 PARTITION_BYTES = 2 * CELL_BYTES
 ROUNDS = 8
@@ -45,7 +45,7 @@ def sum_in_order(contributions: list[Array], dtype: DType, divisor: int) -> Arra
 
 @pytest.mark.parametrize("op", [ReduceOp.SUM, ReduceOp.AVERAGE])
 @pytest.mark.parametrize("dtype", [DType.FLOAT64, DType.FLOAT32, DType.FLOAT16, DType.BFLOAT16])
-def test_deterministic_sums_are_added_in_rank_order(dtype: DType, op: ReduceOp) -> None:
+def test_deterministic_sums_are_added_in_rank_order(job: Job, dtype: DType, op: ReduceOp) -> None:
     size, length = 4, 50_000
     own = [as_dtype(mixed_magnitudes(rank, length), dtype) for rank in range(size)]
     divisor = size if op is ReduceOp.AVERAGE else 1
@@ -65,7 +65,7 @@ def test_deterministic_sums_are_added_in_rank_order(dtype: DType, op: ReduceOp) 
             assert all(np.array_equal(result, wanted) for result in results)
 
 
-def test_deterministic_sums_skip_who_contributes_nothing() -> None:
+def test_deterministic_sums_skip_who_contributes_nothing(job: Job) -> None:
     size, length = 4, 40_000
     own = [mixed_magnitudes(rank, length).astype(np.float32) for rank in range(size)]
     wanted = sum_in_order([own[0], own[2], own[3]], DType.FLOAT32, 1)
@@ -77,7 +77,7 @@ def test_deterministic_sums_skip_who_contributes_nothing() -> None:
     assert all(np.array_equal(result, wanted) for result in results)
 
 
-def test_names_count_and_not_the_order_of_declaration() -> None:
+def test_names_count_and_not_the_order_of_declaration(job: Job) -> None:
     names = [f"tensor {number}" for number in range(40)]
 
     def run(session: Session) -> list[float]:
@@ -113,7 +113,7 @@ def all_at_once(session: Session, data: dict[str, Array], order: str) -> None:
 @pytest.mark.parametrize("servers", [1, 2])
 @pytest.mark.parametrize("length", [1, 1000, PARTITION_BYTES // 4, PARTITION_BYTES * 7 // 8])
 def test_opposite_orders_with_the_credit_of_one_partition(
-    length: int, servers: int, lanes: int, scheduling: str
+    job: Job, length: int, servers: int, lanes: int, scheduling: str
 ) -> None:
     """Bytes that only wait for other ranks must not hold the credit that those ranks' tensors need here."""
 
@@ -134,7 +134,7 @@ def test_opposite_orders_with_the_credit_of_one_partition(
             assert all(np.all(array == 6 * 3.0 ** (ROUNDS - 1)) for array in data.values())
 
 
-def test_a_slow_rank_gets_the_same_rounds() -> None:
+def test_a_slow_rank_gets_the_same_rounds(job: Job) -> None:
     """Ranks may run ahead by as many tensors as they like, not by rounds of one."""
     names = [f"layer {number}" for number in range(30)]
 

@@ -17,7 +17,7 @@ from byteps.session import Handle, Session
 from byteps.testing import run_ranks
 from byteps.wire import TensorSpec
 
-from .arrays import Array, expected, job, small_values, spec, start
+from .arrays import Array, Job, expected, small_values, spec, start
 
 LENGTHS = (0, 1, 7, 1000, CELL_BYTES // 4 + 1, CELL_BYTES)
 OPS = tuple(op for op in ReduceOp if op is not ReduceOp.COPY)
@@ -172,10 +172,14 @@ class Rank:
             self.in_flight.pop(name).wait()
 
 
-@settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(
+    max_examples=120,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
+)
 @given(programs())
 @pytest.mark.timeout(120)
-def test_random_programs(program: Program) -> None:
+def test_random_programs(job: Job, program: Program) -> None:
     configuration = {
         "connections": program.lanes,
         "credit_bytes": program.credit_bytes,

@@ -17,10 +17,10 @@ from tests.unit.test_reduce import NUMPY_TYPES
 
 from .arrays import (
     Array,
+    Job,
     declare_with_large_partitions,
     exchange,
     expected,
-    job,
     lengths,
     small_values,
     spec,
@@ -92,7 +92,7 @@ def check_all_cases(sessions: list[Session], servers: int) -> None:
 
 @pytest.mark.parametrize("servers", [1, 2, 3])
 @pytest.mark.parametrize("size", [1, 2, 3, 4])
-def test_every_dtype_and_size(size: int, servers: int) -> None:
+def test_every_dtype_and_size(job: Job, size: int, servers: int) -> None:
     settings = {"partition_bytes": PARTITION_BYTES, "connections": 1 + (size + servers) % 2}
     with job(size, servers, **settings) as sessions:
         check_all_cases(sessions, servers)
@@ -122,7 +122,7 @@ def test_the_cases_cover_every_operation_with_every_dtype_and_size() -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(240)
-def test_a_tensor_of_more_than_2_gib() -> None:
+def test_a_tensor_of_more_than_2_gib(job: Job) -> None:
     block, blocks = 1 << 20, 520  # fp32: 2.03 GiB
     what = spec("large", block * blocks)
 
@@ -139,7 +139,7 @@ def test_a_tensor_of_more_than_2_gib() -> None:
         assert run_ranks(sessions, run) == [[], []], "blocks that are wrong, by rank"
 
 
-def test_the_average_of_64_half_precision_ranks_does_not_overflow() -> None:
+def test_the_average_of_64_half_precision_ranks_does_not_overflow(job: Job) -> None:
     what = spec("half", 1000, DType.FLOAT16, ReduceOp.AVERAGE)
     with job(64) as sessions:
         results = run_ranks(sessions, lambda one: exchange(one, what, np.full(1000, 2000, np.float16)))
@@ -147,7 +147,7 @@ def test_the_average_of_64_half_precision_ranks_does_not_overflow() -> None:
 
 
 @pytest.mark.parametrize("dtype", [DType.INT8, DType.UINT8, DType.INT16, DType.INT32, DType.INT64])
-def test_integer_sums_wrap(dtype: DType) -> None:
+def test_integer_sums_wrap(job: Job, dtype: DType) -> None:
     limits = np.iinfo(NUMPY_TYPES[dtype])
     what = spec("wraps", 2, dtype)
     own = np.array([limits.max, limits.min], limits.dtype)
@@ -158,7 +158,7 @@ def test_integer_sums_wrap(dtype: DType) -> None:
 
 
 @pytest.mark.parametrize("dtype", [DType.INT8, DType.INT16, DType.INT32, DType.INT64])
-def test_integer_averages_truncate_toward_zero(dtype: DType) -> None:
+def test_integer_averages_truncate_toward_zero(job: Job, dtype: DType) -> None:
     what = spec("truncates", 5, dtype, ReduceOp.AVERAGE)
     parts = np.array([[-7, -1, 0, 1, 7], [0, 0, 0, 1, 1], [0, 0, 1, 0, 0]], NUMPY_TYPES[dtype])
     with job(3) as sessions:
@@ -166,7 +166,7 @@ def test_integer_averages_truncate_toward_zero(dtype: DType) -> None:
     assert all(result.tolist() == [-2, 0, 0, 0, 2] for result in results)
 
 
-def test_an_average_of_small_integers_does_not_wrap() -> None:
+def test_an_average_of_small_integers_does_not_wrap(job: Job) -> None:
     what = spec("wide", 3, DType.INT8, ReduceOp.AVERAGE)
     own = np.array([127, -128, 100], np.int8)
     with job(4) as sessions:
@@ -175,7 +175,7 @@ def test_an_average_of_small_integers_does_not_wrap() -> None:
 
 
 @pytest.mark.parametrize("op", [ReduceOp.SUM, ReduceOp.AVERAGE, ReduceOp.MAX, ReduceOp.PRODUCT])
-def test_who_contributes_nothing_still_gets_the_result(op: ReduceOp) -> None:
+def test_who_contributes_nothing_still_gets_the_result(job: Job, op: ReduceOp) -> None:
     what = spec("sparse", 100_000, op=op)
     own = np.full(what.length, 3, np.float32)
     with job(3, servers=2) as sessions:
@@ -188,7 +188,7 @@ def test_who_contributes_nothing_still_gets_the_result(op: ReduceOp) -> None:
 
 @pytest.mark.parametrize("keeps", [False, True], ids=["root wants no result", "root wants the result"])
 @pytest.mark.parametrize("dtype", [DType.FLOAT64, DType.FLOAT32, DType.FLOAT16, DType.BFLOAT16])
-def test_copy_changes_no_bit(dtype: DType, keeps: bool) -> None:
+def test_copy_changes_no_bit(job: Job, dtype: DType, keeps: bool) -> None:
     # As integers: all kinds of NaN and infinity are among them, and each must equal itself.
     own = (
         np.random.default_rng(dtype)
@@ -211,7 +211,7 @@ def test_copy_changes_no_bit(dtype: DType, keeps: bool) -> None:
             assert all(np.array_equal(result, own) for result in results)
 
 
-def test_special_values_pass_through_sums() -> None:
+def test_special_values_pass_through_sums(job: Job) -> None:
     own = np.array([np.nan, np.inf, -np.inf, np.inf, -0.0, 1e38], np.float32)
     other = np.array([1, 1, 1, -np.inf, -0.0, 3e38], np.float32)
     what = spec("special", own.size)
@@ -225,7 +225,7 @@ def test_special_values_pass_through_sums() -> None:
         assert np.signbit(result[4])
 
 
-def test_nobody_has_to_want_the_result() -> None:
+def test_nobody_has_to_want_the_result(job: Job) -> None:
     what = spec("unwanted", 200_000)
 
     def run(session: Session) -> Array:

@@ -107,6 +107,7 @@ SPECIAL: dict[str, tuple[str, object]] = {
     "role": ("SCHEDULER", "coordinator"),
     "coordinator": ("[fd00::1]:5", "[fd00::1]:5"),
     "launcher": ("slurm", "slurm"),
+    "communicator": ("All-Reduce", "allreduce"),
     "scheduling": ("Stop-and-Wait", "stop-and-wait"),
     "log_level": ("WARNING", "warning"),
     "partition_bytes": ("1MiB", 1 << 20),

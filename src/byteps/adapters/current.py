@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable
 from typing import TypeVar, cast
 
+from byteps.communicator import Engine
 from byteps.config import Config, resolve
 from byteps.errors import NotInitialized
 from byteps.joining import connect
@@ -26,11 +27,12 @@ _current: Session | None = None
 _kept: dict[object, object] = {}
 
 
-def init(discover: Discover | None = None, **settings: object) -> Session:
+def init(discover: Discover | None = None, engine: Engine | None = None, **settings: object) -> Session:
     """Join the job. Does nothing if this process has joined already.
 
     Args:
         discover: finds the job where no coordinator is set but a launcher is known.
+        engine: makes the framework's collectives, for ``communicator = allreduce``.
         settings: fields of ``Config``; they win over the environment.
 
     Raises:
@@ -48,7 +50,7 @@ def init(discover: Discover | None = None, **settings: object) -> Session:
         config, undo = discover(config)
         coordinator = "the coordinator, a child process of rank 0"
     try:
-        session = connect(config, coordinator=coordinator)
+        session = connect(config, coordinator=coordinator, engine=engine)
     except BaseException:
         if undo is not None:
             undo()

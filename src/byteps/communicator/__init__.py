@@ -1,12 +1,16 @@
 """What a session drives: declares tensors and carries out their rounds.
 
-``ParameterServer`` sends them through the servers. ``Alone`` serves a job of one worker: nothing is sent. An
-engine for all-reduce fits in beside them.
+``ParameterServer`` sends them through the servers. ``AllReduce`` schedules a framework's collectives.
+``Alone`` serves a job of one worker: nothing is sent.
 """
 
 from __future__ import annotations
 
+from byteps.communicator.all_reduce import AllReduce
 from byteps.communicator.alone import Alone
+from byteps.communicator.board import Board
+from byteps.communicator.collectives import Collective, Collectives, Done, Engine, Meeting
+from byteps.communicator.in_process import InProcessGroup
 from byteps.communicator.interface import (
     CLOSED,
     DEPARTED,
@@ -26,9 +30,17 @@ __all__ = [
     "LINK_LOST",
     "OK",
     "RETRACTED",
+    "AllReduce",
     "Alone",
+    "Board",
     "Buffer",
+    "Collective",
+    "Collectives",
     "Communicator",
+    "Done",
+    "Engine",
+    "InProcessGroup",
+    "Meeting",
     "ParameterServer",
     "Transfer",
     "check_sizes",

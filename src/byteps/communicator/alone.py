@@ -9,7 +9,7 @@ from byteps import _native
 from byteps.communicator.interface import OK, Buffer, Transfer
 from byteps.dtypes import ReduceOp
 from byteps.errors import DeclarationError
-from byteps.wire import Retract, TensorSpec
+from byteps.wire import Message, Retract, TensorSpec
 
 
 class _Done:
@@ -60,6 +60,10 @@ class Alone:
         """See ``Communicator.explain``."""
         return f"tensor {name!r} was withdrawn"
 
+    def blame(self, peer: int) -> str:
+        """See ``Communicator.blame``."""
+        return "nothing can break"
+
     def missing(self, name: str, timeout_s: float | None = None) -> list[tuple[int, float]]:
         """See ``Communicator.missing``."""
         return []
@@ -70,6 +74,9 @@ class Alone:
 
     def retract(self, message: Retract) -> None:
         """See ``Communicator.retract``."""
+
+    def notice(self, message: Message) -> None:
+        """See ``Communicator.notice``."""
 
     def fail(self) -> None:
         """See ``Communicator.fail``."""

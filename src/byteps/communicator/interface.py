@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from byteps.errors import BytePSError
-from byteps.wire import Retract, TensorSpec
+from byteps.wire import Message, Retract, TensorSpec
 
 OK, LINK_LOST, DEPARTED, RETRACTED, CLOSED = 1, 2, 3, 4, 5
 """How a round ended: the numbers of the native core."""
@@ -71,6 +71,9 @@ class Communicator(Protocol):
     def explain(self, name: str) -> str:
         """Why the tensor cannot be used any more."""
 
+    def blame(self, peer: int) -> str:
+        """What broke, where a round ended with ``LINK_LOST`` and this peer, and nobody knows more."""
+
     def missing(self, name: str, timeout_s: float | None = None) -> list[tuple[int, float]]:
         """(rank, seconds since last heard) of those who have not contributed to the round in flight."""
 
@@ -79,6 +82,9 @@ class Communicator(Protocol):
 
     def retract(self, message: Retract) -> None:
         """Ranks disagree about a tensor: its round in flight fails, and the name is free again."""
+
+    def notice(self, message: Message) -> None:
+        """Something else that the coordinator says unasked. On the control thread: must not wait."""
 
     def fail(self) -> None:
         """The job cannot go on: rounds in flight and to come end with ``LINK_LOST``."""

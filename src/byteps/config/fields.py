@@ -144,6 +144,19 @@ class Config:
     encrypt_data: bool = _setting(
         False, "Encrypt the data links too; an error where this machine cannot (then use WireGuard)."
     )
+    communicator: str = _setting(
+        "parameter-server",
+        "What sums: servers, or the workers among themselves by the framework's all-reduce; see allreduce.md.",
+        choices=("parameter-server", "allreduce"),
+        aliases=(("ps", "parameter-server"), ("all-reduce", "allreduce")),
+    )
+    collective_bytes: int = _setting(
+        0,
+        "Bytes of one collective under `communicator = allreduce`: larger tensors are cut, smaller ones fused; "
+        "0: from the measured latency and rate.",
+        unit="bytes",
+        high=1 << 30,
+    )
     partition_bytes: int = _setting(
         128 << 10,
         "Largest part of a tensor that is placed and sent as one unit. "

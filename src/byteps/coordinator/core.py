@@ -17,7 +17,7 @@ from byteps.coordinator.requests import Requests
 from byteps.coordinator.waiting import WaitLog
 from byteps.diagnostics import count
 from byteps.errors import JoinError, ProtocolError
-from byteps.placement import Placer
+from byteps.placement import Placer, Unplaced
 from byteps.wire import Departed, End, Join, JoinRefused, Leave, Lost, Message
 
 _log = logging.getLogger(__name__)
@@ -163,7 +163,9 @@ class Coordinator:
     def _start(self) -> Outbox:
         """Everybody is here."""
         settings = self._members.settings
-        placer = Placer(self._members.num_servers, settings.lanes, settings.partition_bytes)
+        placer: Placer | Unplaced = Unplaced(settings.partition_bytes)
+        if self._members.needs_servers:
+            placer = Placer(self._members.num_servers, settings.lanes, settings.partition_bytes)
         self._requests = Requests(self._members.size, placer, self._silence_s)
         for one in self._members:
             # Who has stopped since it joined will never open its heartbeat connection. One worker alone,

@@ -1,4 +1,4 @@
-"""Which ranks have not contributed to a tensor? Workers ask, the servers that sum its parts know."""
+"""Which ranks have not contributed to a tensor? Workers ask, the servers that sum its parts know, or rank 0."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Inquiries:
         """
         inquiry = self._open.get(message.request)
         if inquiry is None or server not in inquiry.waits_for or len(message.ranks) != len(message.heard):
-            raise ProtocolError(f"server {server} answered inquiry {message.request}, which it did not get")
+            raise ProtocolError(f"member {server} answered inquiry {message.request}, which it did not get")
         inquiry.waits_for.discard(server)
         for rank, heard_s in zip(message.ranks, message.heard, strict=True):
             inquiry.heard[rank] = min(heard_s, inquiry.heard.get(rank, self._heard(rank)))

@@ -100,15 +100,19 @@ class Membership:
     @property
     def settings(self) -> JobSettings:
         """What the workers agreed on; defaults if none of them told."""
-        values = [self._agreements[name].value for name in ("lanes", "partition_bytes", "deterministic")]
-        if None in values:
-            return DEFAULT_SETTINGS
-        return JobSettings(int(values[0] or 0), int(values[1] or 0), bool(values[2]))
+        told = next((one.join.settings for one in self if one.join.settings is not None), None)
+        return told or DEFAULT_SETTINGS
+
+    @property
+    def needs_servers(self) -> bool:
+        """Whether servers carry out the rounds."""
+        return self._agreements["communicator"].value != "allreduce"
 
     @property
     def complete(self) -> bool:
         """Whether every worker and every server has joined."""
-        return 0 < self.size == len(self.workers) and 0 < self.num_servers == len(self.servers)
+        served = not self.needs_servers or 0 < self.num_servers == len(self.servers)
+        return 0 < self.size == len(self.workers) and served
 
     def add(self, member: int, join: Join) -> None:
         """Let a worker or server in.
@@ -143,7 +147,9 @@ class Membership:
 
     def waiting_for(self) -> str:
         """Who has not joined yet: ``worker ranks 1, 3 and 1 of 2 servers``."""
-        texts = [self._missing_workers(), _missing_count("server", len(self.servers), self.num_servers)]
+        texts = [self._missing_workers()]
+        if self.needs_servers:
+            texts.append(_missing_count("server", len(self.servers), self.num_servers))
         return " and ".join(text for text in texts if text)
 
     def _check_seat(self, new: Member, size: int, num_servers: int) -> None:
@@ -186,10 +192,10 @@ class _Agreement:
     """A value on which all that tell it must agree."""
 
     name: str
-    value: int | None = None
+    value: int | str | None = None
     said_by: str = field(default="")
 
-    def check(self, value: int | None, who: str) -> None:
+    def check(self, value: int | str | None, who: str) -> None:
         """Raise ``JoinError`` if ``value`` is told and is another one than before."""
         if value is not None and self.value is not None and value != self.value:
             raise JoinError(
@@ -197,7 +203,7 @@ class _Agreement:
                 "give all processes of the job the same"
             )
 
-    def record(self, value: int | None, who: str) -> None:
+    def record(self, value: int | str | None, who: str) -> None:
         """Keep the first value told, and who told it."""
         if self.value is None and value is not None:
             self.value, self.said_by = value, who
@@ -207,12 +213,20 @@ def _setting(name: str) -> Callable[[Join], int | None]:
     return lambda join: None if join.settings is None else int(getattr(join.settings, name))
 
 
-_SHARED: dict[str, Callable[[Join], int | None]] = {
+def _communicator(join: Join) -> str | None:
+    """Who serves can only be of use to a job with servers."""
+    if join.role == "server":
+        return "parameter-server"
+    return None if join.settings is None else join.settings.communicator
+
+
+_SHARED: dict[str, Callable[[Join], int | str | None]] = {
     "size": lambda join: join.size or None,
     "num_servers": lambda join: join.num_servers or None,
     "lanes": _setting("lanes"),
     "partition_bytes": _setting("partition_bytes"),
     "deterministic": _setting("deterministic"),
+    "communicator": _communicator,
 }
 
 

@@ -9,17 +9,21 @@ from byteps.coordinator.declarations import Declarations, Outgoing, ToRank, ToSe
 from byteps.coordinator.inquiries import Inquiries
 from byteps.coordinator.tensors import TensorTable
 from byteps.errors import ProtocolError
-from byteps.placement import Placer
+from byteps.placement import Placer, Unplaced
 from byteps.wire import (
     AskMissing,
     Barrier,
     Declare,
     Finished,
+    Forward,
     Installed,
     Message,
     Missing,
     Refuse,
 )
+
+LEADER = 0
+"""The rank that knows who has contributed to what where there are no servers."""
 
 
 class Requests:
@@ -31,7 +35,9 @@ class Requests:
         silence_s: Seconds since a rank's last heartbeat; infinite if it has none.
     """
 
-    def __init__(self, size: int, placer: Placer, silence_s: Callable[[int], float]) -> None:
+    def __init__(self, size: int, placer: Placer | Unplaced, silence_s: Callable[[int], float]) -> None:
+        self._size = size
+        self._has_servers = isinstance(placer, Placer)
         self._table = TensorTable(size, placer)
         self._declarations = Declarations(self._table)
         self._barriers = Barriers(size)
@@ -59,6 +65,10 @@ class Requests:
                 return [ToRank(*answer) for answer in self._barriers.arrive(rank, message.request)]
             case AskMissing():
                 return self._ask_missing(rank, message)
+            case Missing() if rank == LEADER and not self._has_servers:
+                return self._answered(rank, message)
+            case Forward():
+                return self._forward(rank, message)
         raise ProtocolError(f"{type(message).__name__} is not for a worker to send")
 
     def from_server(self, number: int, message: Message) -> list[Outgoing]:
@@ -71,8 +81,7 @@ class Requests:
             case Installed():
                 return self._declarations.installed(number, message)
             case Missing():
-                answer = self._inquiries.answered(number, message)
-                return [ToRank(*answer)] if answer else []
+                return self._answered(number, message)
         raise ProtocolError(f"{type(message).__name__} is not for a server to send")
 
     def depart(self, rank: int) -> list[Outgoing]:
@@ -83,8 +92,22 @@ class Requests:
     def _ask_missing(self, rank: int, message: AskMissing) -> list[Outgoing]:
         """Pass the question on; for a tensor that no server sums any part of, there is nobody to wait for."""
         tensor = self._table.get(message.id)
+        if tensor and not self._has_servers:
+            return [ToRank(LEADER, self._inquiries.ask(rank, message, [LEADER]))]
         servers = sorted(tensor.servers) if tensor else []
         if not servers:
             return [ToRank(rank, Missing(message.request, [], []))]
         question = self._inquiries.ask(rank, message, servers)
         return [ToServer(server, question) for server in servers]
+
+    def _answered(self, member: int, message: Missing) -> list[Outgoing]:
+        answer = self._inquiries.answered(member, message)
+        return [ToRank(*answer)] if answer else []
+
+    def _forward(self, rank: int, message: Forward) -> list[Outgoing]:
+        """Pass a message on to the rank that it is for, or to all others."""
+        if message.to >= self._size:
+            raise ProtocolError(f"rank {rank} sent a message to rank {message.to}, which there is not")
+        receivers = [message.to] if message.to >= 0 else [one for one in range(self._size) if one != rank]
+        passed = Forward(message.topic, message.payload, message.to, rank)
+        return [ToRank(receiver, passed) for receiver in receivers]

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from byteps.errors import ProtocolError
-from byteps.placement import Placer
+from byteps.placement import Placer, Unplaced
 from byteps.wire import Declare, Part, Placement, Refusal, TensorSpec
 
 LARGEST_TENSOR_BYTES = 2**40
@@ -80,7 +80,7 @@ class TensorTable:
         placer: Where tensors are placed.
     """
 
-    def __init__(self, size: int, placer: Placer) -> None:
+    def __init__(self, size: int, placer: Placer | Unplaced) -> None:
         self._placer = placer
         self._ranks = set(range(size))
         self._size = size

@@ -69,12 +69,22 @@ def add_run(parser: argparse.ArgumentParser) -> None:
         "--servers",
         type=_positive,
         metavar="S",
-        help=f"number of servers (default: N, but at most 2 or one per {_CORES_PER_SERVER} cores)",
+        help=f"number of servers (default: N, but at most 2 or one per {_CORES_PER_SERVER} cores; none with "
+        "--communicator allreduce)",
     )
     # A job on one machine talks over loopback.
     add_settings(parser, without=(*IDENTITY, *_ADDRESSES))
     parser.add_argument("program", nargs=argparse.REMAINDER, help="the training program and its arguments")
     parser.set_defaults(run=_run)
+
+
+def _servers(wanted: int | None, workers: int, config: Config) -> int:
+    """How many servers to start."""
+    if config.communicator != "allreduce":
+        return wanted or default_servers(workers)
+    if wanted:
+        raise ConfigError(f"--servers {wanted} contradicts communicator = allreduce, which has no servers")
+    return 0
 
 
 def _positive(text: str) -> int:
@@ -90,7 +100,7 @@ def _run(arguments: argparse.Namespace) -> int:
         title="byteps run",
         command=program(arguments.program, "byteps run -np 2 python train.py"),
         workers=arguments.workers,
-        servers=arguments.servers or default_servers(arguments.workers),
+        servers=_servers(arguments.servers, arguments.workers, resolved.config),
         settings=given(arguments),
         config=resolved.config,
     )
@@ -126,10 +136,10 @@ def launch(job: Job) -> int:
     """
     shared = as_environment(job.settings)
     roles: list[ChildRole] = []
-    # A server is ready when all workers have joined.
+    # A server is ready when all workers have joined. Without servers, nobody can tell.
     supervisor = Supervisor(
         job.title,
-        in_use=lambda: any(role.is_ready() for role in roles[1:]),
+        in_use=lambda: not job.servers or any(role.is_ready() for role in roles[1:]),
         role_grace_s=_TIMELINE_GRACE_S if job.config.timeline else ROLE_GRACE_S,
     )
     with supervisor.running():

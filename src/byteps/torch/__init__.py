@@ -7,6 +7,7 @@
 ``tensors`` ``staging`` ``compression`` tensors as buffers
 ``comm_hook`` ``compiled``              torch's own DistributedDataParallel; a warning about torch.compile
 ``torchrun`` ``invitations``            finding the job under torchrun
+``collectives``                         torch.distributed for communicator=allreduce
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ from byteps.adapters.basics import (
     size,
 )
 from byteps.adapters.reductions import Average, Max, Min, Product, Sum
+from byteps.communicator import Collectives as _Collectives
+from byteps.communicator import Meeting as _Meeting
 from byteps.config import Config as _Config
 from byteps.torch import parallel as parallel
 from byteps.torch.broadcasting import broadcast, broadcast_, broadcast_async, broadcast_async_
@@ -108,7 +111,13 @@ def init(lazy: bool = True, *, comm: object = None, process_sets: object = None,
         raise ValueError(
             "init() cannot choose ranks by comm= or process_sets=; start only those that take part"
         )
-    _current.init(_discover, **settings)
+    _current.init(_discover, _engine, **settings)
+
+
+def _engine(meeting: _Meeting) -> _Collectives:
+    from byteps.torch.collectives import engine  # for the same reason
+
+    return engine(meeting)
 
 
 def _discover(config: _Config) -> tuple[_Config, Callable[[], None]]:

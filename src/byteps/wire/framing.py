@@ -23,6 +23,7 @@ from byteps.wire.messages import (
     Departed,
     End,
     Finished,
+    Forward,
     Heartbeat,
     Install,
     Installed,
@@ -63,6 +64,7 @@ _LIMITS: Final[tuple[tuple[type[Message], int], ...]] = (
     (AskClock, 64 * _KIB),
     (Clock, 64 * _KIB),
     (Heartbeat, 64 * _KIB),
+    (Forward, 1 * _MIB),
 )
 _NUMBERS: Final = {kind: number for number, (kind, _) in enumerate(_LIMITS, 1)}
 _DECODERS: Final = tuple(msgspec.msgpack.Decoder(kind) for kind, _ in _LIMITS)

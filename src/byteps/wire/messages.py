@@ -18,6 +18,8 @@ Number: TypeAlias = Annotated[int, Meta(ge=0, lt=2**31)]
 OptionalNumber: TypeAlias = Annotated[int, Meta(ge=-1, lt=2**31)]
 TensorName: TypeAlias = Annotated[str, Meta(min_length=1, max_length=1024)]
 Role: TypeAlias = Literal["worker", "server"]
+CommunicatorName: TypeAlias = Literal["parameter-server", "allreduce"]
+Topic: TypeAlias = Literal["ready", "order", "board"]
 
 
 class TensorSpec(msgspec.Struct, frozen=True, array_like=True):
@@ -82,11 +84,13 @@ class JobSettings(msgspec.Struct, frozen=True, array_like=True):
         lanes: Connections between each worker and each server.
         partition_bytes: Upper limit for the size of a partition.
         deterministic: Whether servers add contributions in rank order.
+        communicator: What carries out the rounds: servers, or the workers among themselves.
     """
 
     lanes: Annotated[int, Meta(ge=1, le=256)]
     partition_bytes: Annotated[int, Meta(ge=1, lt=2**40)]
     deterministic: bool
+    communicator: CommunicatorName = "parameter-server"
 
 
 class ServerAddress(msgspec.Struct, frozen=True, array_like=True):
@@ -244,7 +248,7 @@ class BarrierDone(msgspec.Struct, frozen=True, array_like=True, tag=True):
 
 
 class AskMissing(msgspec.Struct, frozen=True, array_like=True, tag=True):
-    """Worker -> coordinator -> servers: which ranks have not contributed to tensor ``id``?"""
+    """Worker -> coordinator -> servers, or without servers rank 0: who has not contributed to tensor ``id``?"""
 
     request: Count
     id: Count
@@ -256,6 +260,21 @@ class Missing(msgspec.Struct, frozen=True, array_like=True, tag=True):
     request: Count
     ranks: list[Number]
     heard: list[float]
+
+
+class Forward(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    """Worker -> coordinator -> other workers: passed on as it is, in the order in which it came.
+
+    Attributes:
+        topic: What it is about; see ``communicator``.
+        to: The rank that is to get it; -1: all others.
+        sender: The rank that it comes from; set by the coordinator.
+    """
+
+    topic: Topic
+    payload: bytes
+    to: OptionalNumber = -1
+    sender: OptionalNumber = -1
 
 
 class Leave(msgspec.Struct, frozen=True, array_like=True, tag=True):
@@ -312,6 +331,7 @@ Message: TypeAlias = (
     | BarrierDone
     | AskMissing
     | Missing
+    | Forward
     | Leave
     | Departed
     | Lost

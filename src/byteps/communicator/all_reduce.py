@@ -1,0 +1,402 @@
+"""Rounds by collectives of the workers among themselves, in one order on all ranks.
+
+Each rank announces to rank 0 what it has submitted; rank 0 (``all_reduce_leader``) streams the order. All of
+a rank's decisions are made on one thread, which takes what happens from a queue: no lock is held while
+something is waited for.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import statistics
+import threading
+import time
+import weakref
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Final
+
+import msgspec
+import numpy as np
+
+from byteps.communicator.all_reduce_forms import form_of
+from byteps.communicator.all_reduce_leader import Leader, Piece
+from byteps.communicator.all_reduce_rounds import Batch, Entry, Round
+from byteps.communicator.all_reduce_sizes import Sizes
+from byteps.communicator.board import Board
+from byteps.communicator.collectives import Collective, Collectives, Engine, Meeting
+from byteps.communicator.interface import CLOSED, DEPARTED, LINK_LOST, OK, RETRACTED, Buffer
+from byteps.communicator.names import Names
+from byteps.config import Config
+from byteps.control import ControlClient
+from byteps.diagnostics import size as in_words
+from byteps.dtypes import DType, ReduceOp
+from byteps.errors import JoinError, ProtocolError
+from byteps.wire import (
+    AskMissing,
+    Departed,
+    Forward,
+    Message,
+    Missing,
+    Placement,
+    Retract,
+    TensorSpec,
+    Welcome,
+)
+
+LEADER = 0
+_VERDICT_S = 2.0
+"""How long a failed collective waits for the coordinator to say which rank was lost, or left."""
+_CLOSE_S = 5.0
+_TRIALS = 6
+"""Tiny collectives whose median time is the latency; the first opens connections and does not count."""
+
+_READY: Final = msgspec.msgpack.Decoder(list[int])
+_ORDER: Final = msgspec.msgpack.Decoder(list[list[tuple[int, int, int]]])
+_log = logging.getLogger("byteps.communicator")
+
+
+@dataclass(slots=True)
+class _End:
+    """Why no round can come about any more."""
+
+    status: int
+    peer: int
+
+
+class AllReduce:
+    """Rounds by an engine's collectives.
+
+    Args:
+        control: This worker's connection to the coordinator.
+        welcome: The job.
+        config: The settings in force.
+        on_close: Called when this worker has left.
+    """
+
+    def __init__(
+        self,
+        control: ControlClient,
+        welcome: Welcome,
+        config: Config,
+        on_close: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._control = control
+        self._rank, self._size = welcome.rank, welcome.size
+        self._config = config
+        self._on_close = on_close
+        self._board = Board(control)
+        self._names: Names[Round] = Names(control, _Numbers(self), self._rank)
+        self._sizes = Sizes(config.collective_bytes, config.credit_bytes)
+        self._specs: dict[int, tuple[TensorSpec, int]] = {}  # and the rounds begun, by number
+        self._engine: Collectives | None = None
+        self._leader: Leader | None = None
+        self._queue: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name="byteps-all-reduce", daemon=True)
+        self._rounds: dict[int, Round] = {}
+        self._ready: list[int] = []
+        self._end: _End | None = None
+        self._broken = ""
+        self._closed = False
+        self._collectives = self._moved_bytes = 0
+
+    def start(self, engine: Engine) -> None:
+        """Meet the other ranks, who do the same, and begin to carry out rounds.
+
+        Raises:
+            JoinError: The engine cannot reach them.
+            PeerLost: One of them was lost.
+        """
+        self._engine = engine(Meeting(self._rank, self._size, self._board, self._config))
+        self._sizes.latency_s = self._measure(self._engine)
+        if self._rank == LEADER:
+            config = self._config
+            self._leader = Leader(
+                self._size,
+                self._engine.concurrency,
+                self._sizes,
+                config.scheduling,
+                fuses=not config.deterministic,
+            )
+        self._thread.start()
+
+    def declare(self, specs: Sequence[TensorSpec]) -> None:
+        """See ``Communicator.declare``."""
+        self._names.declare(specs)
+
+    def submit(
+        self, spec: TensorSpec, source: Buffer | None, destination: Buffer | None, priority: int
+    ) -> Round:
+        """See ``Communicator.submit``."""
+        return self._names.begin(spec, partial(self._begin, memory=(source, destination), priority=priority))
+
+    def finished(self, spec: TensorSpec) -> None:
+        """See ``Communicator.finished``."""
+        self._names.finished(spec)
+
+    def explain(self, name: str) -> str:
+        """See ``Communicator.explain``."""
+        return self._names.explain(name)
+
+    def blame(self, peer: int) -> str:
+        """See ``Communicator.blame``."""
+        return self._broken or "the job cannot go on"
+
+    def missing(self, name: str, timeout_s: float | None = None) -> list[tuple[int, float]]:
+        """See ``Communicator.missing``."""
+        return self._names.missing(name, timeout_s)
+
+    def traffic(self) -> str:
+        """See ``Communicator.traffic``."""
+        sizes, engine = self._sizes, self._engine
+        return (
+            f"{in_words(self._moved_bytes)} in {self._collectives} collectives of "
+            f"{engine.name if engine else 'no engine'}; latency {1e3 * sizes.latency_s:.2f} ms, rate "
+            f"{sizes.rate / 1e6:.0f} MB/s, size {in_words(sizes.collective_bytes)}, credit "
+            f"{in_words(sizes.credit_bytes)}"
+        )
+
+    def retract(self, message: Retract) -> None:
+        """See ``Communicator.retract``."""
+        self._names.retract(message)
+
+    def notice(self, message: Message) -> None:
+        """See ``Communicator.notice``."""
+        if isinstance(message, Forward) and message.topic == "board":
+            self._board.deliver(message.payload)
+        elif isinstance(message, Forward):
+            self._queue.put(partial(self._forwarded, message))
+        elif isinstance(message, Departed):
+            self._queue.put(partial(self._finish_all, DEPARTED, message.rank))
+        elif isinstance(message, AskMissing):
+            self._queue.put(partial(self._tell_missing, message))
+
+    def fail(self) -> None:
+        """See ``Communicator.fail``."""
+        self._board.fail()
+        self._queue.put(partial(self._finish_all, LINK_LOST, 0))
+
+    def abandon(self) -> None:
+        """See ``Communicator.abandon``. The thread does not exist in the child."""
+        self._closed = True
+
+    def close(self) -> None:
+        """See ``Communicator.close``."""
+        if self._closed:
+            return
+        self._closed = True
+        self._board.fail()
+        self._queue.put(partial(self._finish_all, CLOSED, 0))
+        if self._thread.ident is not None and threading.current_thread() is not self._thread:
+            self._thread.join(_CLOSE_S)
+        if self._engine is not None:
+            self._engine.close()
+        self._on_close()
+
+    def installed(self, spec: TensorSpec, placement: Placement) -> None:
+        """A tensor can be used from now on."""
+        self._specs[placement.id] = spec, 0
+        self._sizes.step_bytes += 0 if spec.ephemeral else spec.nbytes
+
+    def forget(self, tensor: int) -> None:
+        """See ``Plane.forget``."""
+        known = self._specs.pop(tensor, None)
+        if known is not None and not known[0].ephemeral:
+            self._sizes.step_bytes -= known[0].nbytes
+        self._queue.put(partial(self._forget, tensor))
+
+    def retracted(self, tensor: int) -> None:
+        """See ``Plane.retract``."""
+        self._queue.put(partial(self._retract, tensor))
+
+    def _begin(self, tensor: int, memory: tuple[Buffer | None, Buffer | None], priority: int) -> Round:
+        spec, before = self._specs[tensor]
+        self._specs[tensor] = spec, before + 1
+        assert self._engine is not None, "start() comes first"
+        form = form_of(spec, self._size, self._engine.dtypes)
+        one = Round(tensor, spec, form, before + 1, memory, priority)
+        self._queue.put(partial(self._submitted, one))
+        if self._closed:  # nobody may be there to take it from the queue
+            one.resolve(CLOSED)
+        return one
+
+    # What follows runs on the thread alone.
+
+    def _run(self) -> None:
+        while not (self._closed and self._end is not None and self._end.status == CLOSED):
+            try:
+                self._queue.get()()
+                # What has come meanwhile is taken together: announced in one message, fused where possible.
+                for _ in range(self._queue.qsize()):
+                    self._queue.get()()
+                self._announce()
+                self._lead()
+            except Exception as error:  # without this thread everybody would wait for ever
+                if not self._closed:
+                    self._break(error)
+
+    def _submitted(self, one: Round) -> None:
+        if self._end is not None:
+            one.resolve(self._end.status, self._end.peer)
+        elif one.spec.nbytes == 0:
+            one.resolve(OK)
+        else:
+            self._rounds[one.tensor] = one
+            self._ready.append(one.tensor)
+
+    def _announce(self) -> None:
+        if not self._ready:
+            return
+        ready, self._ready = self._ready, []
+        if self._leader is None:
+            self._control.notify(Forward("ready", msgspec.msgpack.encode(ready), LEADER))
+        else:
+            self._take_note(LEADER, ready)
+
+    def _take_note(self, rank: int, tensors: Sequence[int]) -> None:
+        """A rank has announced tensors."""
+        assert self._leader is not None
+        for tensor in tensors:
+            if self._leader.announced(rank, tensor):
+                self._leader.schedule(self._rounds[tensor])
+
+    def _lead(self) -> None:
+        """Give out the order for whatever there is credit for, then follow it."""
+        if self._leader is None or self._end is not None or self._broken:
+            return
+        batches: list[tuple[int, list[Piece]]] = []
+        while (batch := self._leader.next()) is not None:
+            batches.append(batch)
+        if not batches:
+            return
+        if self._size > 1:
+            self._control.notify(Forward("order", msgspec.msgpack.encode([pieces for _, pieces in batches])))
+        for number, pieces in batches:
+            self._follow(pieces, number)
+
+    def _forwarded(self, message: Forward) -> None:
+        if message.topic == "ready" and self._leader is not None:
+            self._take_note(message.sender, _READY.decode(message.payload))
+        elif message.topic == "order" and self._leader is None and message.sender == LEADER:
+            for pieces in _ORDER.decode(message.payload):
+                if self._end is None and not self._broken:
+                    self._follow(pieces, -1)
+        else:
+            raise ProtocolError(f"rank {message.sender} sent {message.topic!r}, which it is not to send")
+
+    def _follow(self, pieces: Sequence[Piece], number: int) -> None:
+        """Start a collective; ``number`` is the leader's own."""
+        assert self._engine is not None
+        batch = Batch([self._entry(*piece) for piece in pieces], self._rank)
+        done = partial(self._ended, batch, number)
+        self._engine.start(batch.form.collective, batch.memory, done)
+
+    def _entry(self, tensor: int, begin: int, nbytes: int) -> Entry:
+        one = self._rounds.get(tensor)
+        if one is None or begin < 0 or nbytes < 1 or begin + nbytes > one.spec.nbytes:
+            raise ProtocolError(f"rank 0 ordered {nbytes} bytes of tensor {tensor}, which there are not")
+        one.started_bytes += nbytes
+        return Entry(one, begin, nbytes, one.source, one.destination)
+
+    def _ended(self, batch: Batch, number: int, error: Exception | None) -> None:
+        """A collective is over. On a thread of the engine."""
+        self._queue.put(partial(self._settle, batch, number, error))
+
+    def _settle(self, batch: Batch, number: int, error: Exception | None) -> None:
+        if error is not None:
+            self._break(error)
+            return
+        self._collectives += 1
+        self._moved_bytes += batch.nbytes
+        for one, nbytes in batch.scatter():
+            if one.finish(nbytes) and self._rounds.get(one.tensor) is one:
+                del self._rounds[one.tensor]
+        if self._leader is not None:
+            self._leader.finished(number, time.monotonic())
+
+    def _break(self, error: Exception) -> None:
+        """A collective has failed. The coordinator sees a rank end at the same moment and knows which it was."""
+        if self._broken or self._closed:
+            return
+        name = self._engine.name if self._engine is not None else "the engine"
+        self._broken = f"{name} failed: {error}"
+        _log.debug("%s", self._broken)
+        if self._end is not None:
+            self._finish_all(self._end.status, self._end.peer)
+            return
+        verdict = threading.Timer(_VERDICT_S, self._queue.put, [partial(self._finish_all, LINK_LOST, 0)])
+        verdict.daemon = True
+        verdict.start()
+
+    def _finish_all(self, status: int, peer: int) -> None:
+        """No round can come about any more, but those in progress where a rank left in order."""
+        if self._end is None or status == CLOSED:
+            self._end = _End(status, peer)
+        lasting = self._end.status == DEPARTED and status == DEPARTED and not self._broken
+        for one in list(self._rounds.values()):
+            if not (lasting and one.started_bytes == one.spec.nbytes):
+                one.resolve(self._end.status, self._end.peer)
+                del self._rounds[one.tensor]
+        if self._leader is not None and not lasting:
+            self._leader.close()
+        if status == LINK_LOST and self._engine is not None:
+            self._engine.close()  # neighbours that wait for this rank's bytes need not wait any longer
+
+    def _retract(self, tensor: int) -> None:
+        one = self._rounds.get(tensor)
+        if one is not None and one.started_bytes == 0:
+            one.resolve(RETRACTED)
+            del self._rounds[tensor]
+        if self._leader is not None:
+            self._leader.forget(tensor)
+
+    def _forget(self, tensor: int) -> None:
+        self._retract(tensor)
+
+    def _tell_missing(self, question: AskMissing) -> None:
+        ranks = [] if self._leader is None else self._leader.missing(question.id)
+        self._control.notify(Missing(question.request, ranks, [float("inf")] * len(ranks)))
+
+    def _measure(self, engine: Collectives) -> float:
+        """Time of a collective of next to no bytes; before any round, on the thread that joins."""
+        times = []
+        data = np.zeros(1, np.float32)
+        for _ in range(_TRIALS):
+            over = threading.Event()
+            errors: list[Exception | None] = []
+
+            def done(error: Exception | None, over: threading.Event = over) -> None:
+                errors.append(error)
+                over.set()
+
+            begin_s = time.monotonic()
+            memory = Buffer(data.ctypes.data, data.nbytes, data)
+            engine.start(Collective(DType.FLOAT32, ReduceOp.SUM), memory, done)
+            if not over.wait(self._config.join_timeout_s) or errors[0] is not None:
+                raise JoinError(f"{engine.name}: the first collective failed: {errors or 'no answer'}")
+            times.append(time.monotonic() - begin_s)
+        return statistics.median(times[1:])
+
+
+class _Numbers:
+    """Passes on what ``Names`` tells of tensors. Does not keep the communicator alive, which owns the names."""
+
+    def __init__(self, communicator: AllReduce) -> None:
+        self._communicator = weakref.ref(communicator)
+
+    def install(self, spec: TensorSpec, placement: Placement) -> None:
+        """See ``Plane.install``."""
+        if (communicator := self._communicator()) is not None:
+            communicator.installed(spec, placement)
+
+    def forget(self, tensor: int) -> None:
+        """See ``Plane.forget``."""
+        if (communicator := self._communicator()) is not None:
+            communicator.forget(tensor)
+
+    def retract(self, tensor: int) -> None:
+        """See ``Plane.retract``."""
+        if (communicator := self._communicator()) is not None:
+            communicator.retracted(tensor)

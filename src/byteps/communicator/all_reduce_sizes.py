@@ -1,0 +1,93 @@
+"""How large collectives should be, and how many bytes may be in flight, from what is measured.
+
+With a fixed cost theta for each collective, S bytes in a step, a rate of R bytes per second and m collectives
+in flight, cutting costs theta S / d and waiting behind what is in flight (m + 2) d / R; their sum is least at
+d = sqrt(S R theta / (m + 2)). The credit covers the latency of a collective, or the link would idle.
+"""
+
+from __future__ import annotations
+
+import math
+
+DEPTH = 3
+"""Collectives that the credit holds at least."""
+COST_S = 2e-4
+"""What each collective costs that others do not hide: handing over, waking up, telling the order."""
+LATENCY_SHARE = 1.5
+"""Credit over rate times latency. A rate measured with too little credit in flight grows by this each time."""
+FIRST_BYTES = 256 << 10
+"""Size of collectives until a rate has been measured."""
+LEAST_BYTES, MOST_BYTES = 32 << 10, 16 << 20
+_GRANULE_BYTES = 4 << 10
+_WINDOW_S = 0.02
+_FORGET = 0.98
+
+
+class Sizes:
+    """Sizes that follow the measured rate.
+
+    Args:
+        fixed_bytes: Size of a collective; 0: from measurements.
+        fixed_credit_bytes: Bytes in flight; 0: from measurements.
+
+    Attributes:
+        latency_s: Time of a collective of next to no bytes.
+        step_bytes: Bytes of all tensors.
+        rate: Bytes of tensors per second when there are always some to send; 0: not known yet.
+    """
+
+    def __init__(self, fixed_bytes: int = 0, fixed_credit_bytes: int = 0) -> None:
+        self._fixed_bytes = fixed_bytes
+        self._fixed_credit_bytes = fixed_credit_bytes
+        self.latency_s = 0.0
+        self.step_bytes = 0
+        self.rate = 0.0
+        self._since_s: float | None = None
+        self._moved = 0
+
+    @property
+    def collective_bytes(self) -> int:
+        """The size that larger tensors are cut to and smaller ones fused to."""
+        if self._fixed_bytes:
+            return _rounded(self._fixed_bytes)
+        if not self.rate:
+            return FIRST_BYTES
+        best = math.sqrt(max(self.step_bytes, 1) * self.rate * COST_S / (DEPTH + 2))
+        return _rounded(min(max(best, LEAST_BYTES), MOST_BYTES))
+
+    @property
+    def credit_bytes(self) -> int:
+        """Bytes that may be in flight."""
+        if self._fixed_credit_bytes:
+            return self._fixed_credit_bytes
+        size = self.collective_bytes
+        return max(DEPTH * size, round(LATENCY_SHARE * self.rate * self.latency_s) + size)
+
+    def moved(self, nbytes: int, now_s: float, more: bool) -> bool:
+        """A collective is over.
+
+        Args:
+            nbytes: Of the tensors in it.
+            now_s: Any monotonic clock.
+            more: Whether bytes have been waiting for credit since.
+
+        Returns:
+            Whether there is a new measurement.
+        """
+        if not more:
+            self._since_s = None
+            return False
+        if self._since_s is None:
+            self._since_s, self._moved = now_s, 0
+            return False
+        self._moved += nbytes
+        elapsed_s = now_s - self._since_s
+        if elapsed_s < _WINDOW_S:
+            return False
+        self.rate = max(self._moved / elapsed_s, self.rate * _FORGET)
+        self._since_s, self._moved = now_s, 0
+        return True
+
+
+def _rounded(nbytes: float) -> int:
+    return max(1, round(nbytes / _GRANULE_BYTES)) * _GRANULE_BYTES

@@ -1,0 +1,191 @@
+"""Which names stand for which tensors: declared in one message, used, withdrawn when ranks disagree."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar
+
+from byteps.communicator.interface import OK, Transfer
+from byteps.control import ControlClient
+from byteps.errors import DeclarationError
+from byteps.wire import (
+    AskMissing,
+    Declare,
+    Declared,
+    Finished,
+    Missing,
+    Placement,
+    Refusal,
+    Refuse,
+    Retract,
+    TensorSpec,
+)
+
+_FINISHED_BATCH = 64
+
+TransferT = TypeVar("TransferT", bound=Transfer)
+
+
+class Plane(Protocol):
+    """Carries out the rounds of tensors that have a number. No call may wait for another rank."""
+
+    def install(self, spec: TensorSpec, placement: Placement) -> None:
+        """A tensor can be used from now on."""
+
+    def forget(self, tensor: int, /) -> None:
+        """This rank will not use the tensor any more."""
+
+    def retract(self, tensor: int, /) -> None:
+        """The tensor's round in flight, if there is one, ends with ``RETRACTED``."""
+
+
+@dataclass(slots=True)
+class _Tensor:
+    spec: TensorSpec
+    id: int
+    generation: int
+    last: Transfer | None = None
+
+
+class Names(Generic[TransferT]):
+    """The tensors that this rank has declared, by name.
+
+    Args:
+        control: This worker's connection to the coordinator.
+        plane: Is told which tensors there are.
+        rank: Of this worker, for messages.
+    """
+
+    def __init__(self, control: ControlClient, plane: Plane, rank: int) -> None:
+        self._control = control
+        self._plane = plane
+        self._rank = rank
+        self._lock = threading.Lock()
+        self._tensors: dict[str, _Tensor] = {}
+        self._declared: dict[str, int] = {}  # the next generation of each name
+        self._finished: list[int] = []
+        # Held only for a moment, unlike the other: a retraction must not wait for a declaration in progress.
+        self._gate = threading.Lock()
+        self._withdrawn: dict[int, str] = {}  # why, by number, until the next use of the name
+        self._reasons: dict[str, str] = {}
+
+    def declare(self, specs: Sequence[TensorSpec]) -> None:
+        """See ``Communicator.declare``."""
+        with self._lock:
+            new = [spec for spec in specs if not self._known(spec)]
+            if new:
+                self._declare(new)
+
+    def begin(self, spec: TensorSpec, begin: Callable[[int], TransferT]) -> TransferT:
+        """Begin a round of a tensor, declaring it first if need be.
+
+        Args:
+            spec: The tensor.
+            begin: Called with the tensor's number.
+
+        Raises:
+            DeclarationError: Ranks disagree about the tensor.
+        """
+        with self._lock:
+            if not self._known(spec):
+                self._declare([spec])
+            tensor = self._tensors[spec.name]
+            with self._gate:
+                if tensor.id not in self._withdrawn:
+                    transfer = begin(tensor.id)
+                    tensor.last = transfer
+                    return transfer
+            raise self._give_up(tensor)
+
+    def finished(self, spec: TensorSpec) -> None:
+        """See ``Communicator.finished``. Told to the coordinator in batches: nothing waits for it."""
+        with self._lock:
+            tensor = self._tensors.pop(spec.name, None)
+            if tensor is None:
+                return
+            # The next use of the name has the same generation; the coordinator tells finished uses apart.
+            self._declared[spec.name] = tensor.generation
+            if tensor.generation == 0:
+                del self._declared[spec.name]
+            self._plane.forget(tensor.id)
+            self._finished.append(tensor.id)
+            if len(self._finished) >= _FINISHED_BATCH:
+                self._tell_finished()
+
+    def explain(self, name: str) -> str:
+        """See ``Communicator.explain``."""
+        return self._reasons.get(name, f"tensor {name!r} was withdrawn")
+
+    def missing(self, name: str, timeout_s: float | None) -> list[tuple[int, float]]:
+        """See ``Communicator.missing``."""
+        number = self.number(name)
+        if number is None:
+            return []
+        answer = self._control.call(Missing, lambda request: AskMissing(request, number), timeout_s)
+        return list(zip(answer.ranks, answer.heard, strict=True))
+
+    def number(self, name: str) -> int | None:
+        """The number of a declared tensor. Takes no lock."""
+        tensor = self._tensors.get(name)
+        return None if tensor is None else tensor.id
+
+    def retract(self, message: Retract) -> None:
+        """Another rank disagrees about a tensor: its round in flight fails, or its next use does.
+
+        Called on the control thread, so it must not wait for a declaration in progress.
+        """
+        self._reasons[message.name] = message.message
+        with self._gate:
+            self._withdrawn[message.id] = message.message
+            self._plane.retract(message.id)
+
+    def _known(self, spec: TensorSpec) -> bool:
+        """Whether the tensor is declared as ``spec`` says. A different use is refused on all ranks."""
+        tensor = self._tensors.get(spec.name)
+        if tensor is None:
+            return False
+        if tensor.id in self._withdrawn:
+            failed = tensor.last is not None and tensor.last.status != OK
+            error = self._give_up(tensor)
+            if failed:  # its handle tells
+                return False
+            raise error
+        if tensor.spec == spec:
+            return True
+        message = (
+            f"tensor {spec.name!r}: rank {self._rank} declared {tensor.spec.describe()} and now uses "
+            f"{spec.describe()}; use another name for another shape, dtype or op"
+        )
+        self.retract(Retract(tensor.id, spec.name, message))
+        self._control.notify(Refuse(spec.name, tensor.generation, message))
+        raise self._give_up(tensor)
+
+    def _give_up(self, tensor: _Tensor) -> DeclarationError:
+        """Forget a withdrawn tensor, so that its name is free again; returns why it was withdrawn."""
+        del self._tensors[tensor.spec.name]
+        self._plane.forget(tensor.id)
+        with self._gate:
+            return DeclarationError(self._withdrawn.pop(tensor.id))
+
+    def _declare(self, specs: Sequence[TensorSpec]) -> None:
+        if self._finished:
+            self._tell_finished()
+        generations = [self._declared.get(spec.name, 0) for spec in specs]
+        for spec, generation in zip(specs, generations, strict=True):
+            self._declared[spec.name] = generation + 1
+        answer = self._control.call(Declared, lambda request: Declare(request, list(specs), generations))
+        refused = []
+        for spec, entry in zip(specs, answer.tensors, strict=True):
+            if isinstance(entry, Refusal):
+                refused.append(entry.message)
+            else:
+                self._plane.install(spec, entry)
+                self._tensors[spec.name] = _Tensor(spec, entry.id, entry.generation)
+        if refused:
+            raise DeclarationError("; ".join(refused))
+
+    def _tell_finished(self) -> None:
+        ids, self._finished = self._finished, []
+        self._control.notify(Finished(ids))

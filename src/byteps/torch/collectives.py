@@ -1,0 +1,187 @@
+"""The collectives of ``torch.distributed`` for ``communicator = allreduce``.
+
+Where the script has made a process group that can work on host memory, it is used: groups of the same backend
+are made beside it, so that the script's own collectives and ours cannot get into each other's order. Else
+gloo is started, and the ranks find each other over byteps's control plane. CUDA tensors come here as copies in
+pinned host memory.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import datetime
+import logging
+from collections.abc import Sequence
+from types import MappingProxyType
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from byteps.communicator import Board, Buffer, Collective, Done, Meeting
+from byteps.config import parse_address
+from byteps.dtypes import DType, ReduceOp
+from byteps.errors import BytePSError, ConfigError, JoinError
+from byteps.network import advertised_address
+from byteps.torch.tensors import ELEMENT_TYPES
+
+CONCURRENCY = 4
+"""Threads of gloo, each of which carries out one collective. Measured: docs/decisions."""
+_PER_GROUP = 2
+"""Threads that torch gives a gloo group of its own making."""
+
+_OPS = MappingProxyType(
+    {
+        ReduceOp.SUM: dist.ReduceOp.SUM,
+        ReduceOp.MIN: dist.ReduceOp.MIN,
+        ReduceOp.MAX: dist.ReduceOp.MAX,
+        ReduceOp.PRODUCT: dist.ReduceOp.PRODUCT,
+    }
+)
+_DTYPES = MappingProxyType({dtype: kind for kind, dtype in ELEMENT_TYPES.items()})
+_log = logging.getLogger("byteps.torch")
+
+
+def engine(meeting: Meeting) -> TorchCollectives:
+    """Make the collectives of this rank; all ranks do at the same time.
+
+    Raises:
+        ConfigError: The script's process group has other ranks than the job.
+        JoinError: The ranks cannot reach each other.
+        PeerLost: One was lost meanwhile.
+    """
+    backend = _backend_of_script(meeting)
+    if backend:
+        groups = [_beside(backend, meeting) for _ in range(CONCURRENCY // _PER_GROUP)]
+        return TorchCollectives(backend, groups)
+    return TorchCollectives("gloo", [_gloo(meeting)])
+
+
+class TorchCollectives:
+    """See ``Collectives``.
+
+    Args:
+        name: Of the backend.
+        groups: Take turns.
+    """
+
+    concurrency = CONCURRENCY
+    # Gloo has neither 16-bit integers nor logical reductions of booleans; the wide form stands in for them.
+    dtypes = frozenset(DType) - {DType.INT16, DType.BOOL}
+
+    def __init__(self, name: str, groups: Sequence[Any]) -> None:
+        self.name = name
+        self._groups = list(groups)
+        self._started = 0
+
+    def start(self, what: Collective, memory: Buffer, done: Done) -> None:
+        """See ``Collectives.start``."""
+        if not self._groups:
+            done(BytePSError("closed"))
+            return
+        group = self._groups[self._started % len(self._groups)]
+        self._started += 1
+        tensor = _tensor(memory, _DTYPES[what.dtype])
+        if what.op is ReduceOp.COPY:
+            copies = dist.BroadcastOptions()
+            copies.rootRank, copies.rootTensor = what.root, 0
+            work = group.broadcast([tensor], copies)
+        else:
+            reduces = dist.AllreduceOptions()
+            reduces.reduceOp = _OPS[what.op]
+            work = group.allreduce([tensor], reduces)
+        work.get_future().add_done_callback(lambda future: done(_failure(future)))
+
+    def close(self) -> None:
+        """See ``Collectives.close``."""
+        groups, self._groups = self._groups, []
+        for group in groups:
+            with contextlib.suppress(RuntimeError):
+                group.abort()
+
+
+def _failure(future: torch.futures.Future[Any]) -> Exception | None:
+    """Why a collective failed, or nothing."""
+    try:
+        future.value()
+    except Exception as error:
+        return error
+    return None
+
+
+def _tensor(memory: Buffer, dtype: torch.dtype) -> Tensor:
+    view = (ctypes.c_char * memory.nbytes).from_address(memory.address)
+    return torch.frombuffer(view, dtype=dtype)
+
+
+def _backend_of_script(meeting: Meeting) -> str:
+    """The script's backend for host memory; empty if it has none."""
+    if not (dist.is_available() and dist.is_initialized()):
+        return ""
+    if (dist.get_rank(), dist.get_world_size()) != (meeting.rank, meeting.size):
+        raise ConfigError(
+            f"torch.distributed says that this is rank {dist.get_rank()} of {dist.get_world_size()}, byteps that "
+            f"it is rank {meeting.rank} of {meeting.size}; start both with the same ranks, or initialise only one"
+        )
+    names = dist.get_backend_config().split(",")
+    found = dict(name.split(":", 1) for name in names if ":" in name).get("cpu", "")
+    return "" if found in ("nccl", "fake") else found
+
+
+def _beside(backend: str, meeting: Meeting) -> Any:
+    """A group like the script's own. Horovod's rule holds: all ranks call init()."""
+    timeout = datetime.timedelta(seconds=meeting.config.peer_timeout_s)
+    return dist.new_group(backend=backend, timeout=timeout)
+
+
+def _gloo(meeting: Meeting) -> Any:
+    """A gloo group that no other part of torch knows of."""
+    from torch.distributed.distributed_c10d import ProcessGroupGloo
+
+    config = meeting.config
+    coordinator = parse_address(config.coordinator)[0] if config.coordinator else ""
+    options = ProcessGroupGloo._Options()
+    options._threads = CONCURRENCY
+    # All ranks start a collective together, once all have what it needs: none waits for a rank that computes.
+    options._timeout = datetime.timedelta(seconds=config.peer_timeout_s)
+    options._devices = [ProcessGroupGloo.create_device(hostname=advertised_address(config, coordinator))]
+    store = _Store(meeting.board, config.join_timeout_s)
+    try:
+        return ProcessGroupGloo(store, meeting.rank, meeting.size, options)
+    except RuntimeError as error:
+        if isinstance(error, BytePSError):
+            raise
+        raise JoinError(
+            f"gloo on rank {meeting.rank} cannot reach the other ranks: {error}; look at their logs, the "
+            "firewall, and BYTEPS_INTERFACE on all hosts"
+        ) from error
+
+
+class _Store(dist.Store):
+    """The board as gloo wants it.
+
+    Args:
+        board: Where ranks leave each other notes.
+        timeout_s: How long to wait for one.
+    """
+
+    def __init__(self, board: Board, timeout_s: float) -> None:
+        super().__init__()
+        self._board = board
+        self._timeout_s = timeout_s
+
+    def set(self, key: str, value: bytes | str) -> None:
+        """Leave a note."""
+        self._board.set(key, value.encode() if isinstance(value, str) else bytes(value))
+
+    def get(self, key: str) -> bytes:
+        """Read a note, waiting for it if need be."""
+        return self._board.get(key, self._timeout_s)
+
+    def wait(self, keys: Sequence[str], timeout: datetime.timedelta | None = None) -> None:
+        """Wait for notes."""
+        limit_s = self._timeout_s if timeout is None else timeout.total_seconds()
+        for key in keys:
+            self._board.get(key, limit_s)
