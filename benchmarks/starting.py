@@ -23,7 +23,7 @@ class Starter:
     Args:
         hosts: Where.
         workers: The host of each worker.
-        servers: The host of each server.
+        servers: The host of each server; none for byteps over all-reduce.
     """
 
     hosts: Hosts
@@ -39,7 +39,7 @@ class Starter:
         """Push_pull, or training with ``byteps-ddp``, or another module's workers; by default settings."""
         python = [sys.executable, "-m", "byteps"]
         token = {"BYTEPS_AUTH_TOKEN": secrets.token_hex(32), **(settings or {})}
-        place = self.servers[0]
+        place = [*self.servers, *self.workers][0]
         counts = ["--num-workers", str(len(self.workers)), "--num-servers", str(len(self.servers))]
         words = [*python, "coordinator", "--bind-host", self.hosts.address(place), *counts]
         coordinator = self.hosts.run(place, words, token, stdout=subprocess.PIPE)

@@ -24,6 +24,8 @@ WORKER = "benchmarks.emulated.worker"
 WORKERS = 4
 HOSTS = 2 * WORKERS
 COLOCATED = ", colocated"
+# Modes whose workers sum among themselves, by byteps's scheduler.
+ALL_REDUCE = ("allreduce", "allreduce-cross")
 # Steps whose times do not count: queues fill, and byteps learns the order and the link's rate.
 WARM_STEPS = 4
 COMPUTE_STEPS = 10
@@ -113,6 +115,8 @@ class Contest:
         kind = kind or name.removesuffix(COLOCATED)
         dedicated = not name.endswith(COLOCATED)
         servers = range(WORKERS, HOSTS) if dedicated else self._workers
+        if kind in ALL_REDUCE:
+            servers, settings = range(0), {"BYTEPS_COMMUNICATOR": "allreduce", **(settings or {})}
         starter = Starter(self._cluster, self._workers, servers)
         print(f"starting {name}", file=sys.stderr)
         if kind == "ddp":
@@ -122,7 +126,7 @@ class Contest:
         else:
             job = starter.byteps(kind, WORKER, settings)
         self.jobs[name] = replace(job, name=name)
-        own = dedicated and kind not in ("ddp", "horovod")
+        own = dedicated and kind not in ("ddp", "horovod", *ALL_REDUCE)
         self._shares[name] = bounds.link_share(WORKERS, WORKERS if own else 0)
 
     def run(self, setting: Setting, turns: int, steps: int, names: Sequence[str] = ()) -> Trial:

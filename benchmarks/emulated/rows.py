@@ -14,7 +14,7 @@ from pathlib import Path
 from benchmarks.cluster import Cluster
 from benchmarks.common import Row, Table, report
 from benchmarks.emulated.chart import bars
-from benchmarks.emulated.contest import COLOCATED, HOSTS, Contest, Trial
+from benchmarks.emulated.contest import ALL_REDUCE, COLOCATED, HOSTS, Contest, Trial
 from benchmarks.emulated.profiles import ROWS
 from benchmarks.emulated.systems import SYSTEMS
 from benchmarks.peers.environments import PeerMissing
@@ -25,6 +25,8 @@ OF_LIMIT = 0.95
 # A step cannot be faster than the limit, but for the error of measuring.
 BELIEVABLE = 1.01
 OF_DDP, OF_DDP_ON = 1.02, {1: 0.92, 2: 0.92, 4: 0.92}
+# Of byteps over all-reduce, crossing the barrier.
+OF_RINGS_LIMIT, RINGS_OF_DDP_ON = 0.93, {1: 0.88, 2: 0.88, 4: 0.88}
 COLUMNS = (
     "row",
     "system",
@@ -77,7 +79,7 @@ def start(contest: Contest, modes: Sequence[str], colocated: bool) -> None:
             contest.start(mode)
         except PeerMissing as missing:
             print(f"left out: {missing}", file=sys.stderr)
-        if colocated and mode not in ("ddp", "horovod"):
+        if colocated and mode not in ("ddp", "horovod", *ALL_REDUCE):
             contest.start(mode + COLOCATED)
 
 
@@ -113,6 +115,11 @@ def verdict(trial: Trial) -> list[Row]:
         if name == "plain":
             of_fifo = trial.fifo_s(name) / outcome.time_s()
             rows.append(Row(f"row {number}: {name}, FIFO bound / T", of_fifo, OF_LIMIT, least=True))
+        if name == "allreduce-cross":
+            rows.append(Row(f"row {number}: {name}, T*/T", of_limit, OF_RINGS_LIMIT, least=True))
+        if name == "allreduce-cross" and "ddp" in outcomes:
+            over = outcome.time_s() / outcomes["ddp"].time_s()
+            rows.append(Row(f"row {number}: {name} / ddp", over, RINGS_OF_DDP_ON.get(number, OF_DDP)))
         if name == "cross" + COLOCATED and "ddp" in outcomes:
             over = outcome.time_s() / outcomes["ddp"].time_s()
             rows.append(Row(f"row {number}: {name} / ddp", over, OF_DDP_ON.get(number, OF_DDP)))

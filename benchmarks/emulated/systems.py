@@ -138,6 +138,8 @@ def _of_horovod() -> Any:
 SYSTEMS: Mapping[str, System] = {
     "cross": _of_byteps(cross),
     "plain": _of_byteps(plain),
+    "allreduce-cross": _of_byteps(cross),
+    "allreduce": _of_byteps(plain),
     "push-pull": _of_byteps(_by_hand("push_pull")),
     "serial-ps": _of_byteps(_by_hand("serial_ps")),
     "ddp": System(_start_gloo, ddp, torch.distributed.destroy_process_group),
