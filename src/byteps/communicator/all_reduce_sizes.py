@@ -1,23 +1,23 @@
 """How large collectives should be, and how many bytes may be in flight, from what is measured.
 
-With a fixed cost theta for each collective, S bytes in a step, a rate of R bytes per second and m collectives
-in flight, cutting costs theta S / d and waiting behind what is in flight (m + 2) d / R; their sum is least at
-d = sqrt(S R theta / (m + 2)). The credit covers the latency of a collective, or the link would idle.
+With a cost of theta for each collective, S bytes in a step, a rate of R bytes per second and m collectives in
+flight, cutting costs theta S / d and waiting behind what is in flight (m + 2) d / R; their sum is least at
+d = sqrt(S R theta / (m + 2)). Theta is the measured latency of a collective of next to no bytes. The credit
+covers that latency, or the link would idle.
 """
 
 from __future__ import annotations
 
 import math
 
-DEPTH = 3
+DEPTH = 2
 """Collectives that the credit holds at least."""
-COST_S = 2e-4
-"""What each collective costs that others do not hide: handing over, waking up, telling the order."""
 LATENCY_SHARE = 1.5
 """Credit over rate times latency. A rate measured with too little credit in flight grows by this each time."""
 FIRST_BYTES = 256 << 10
 """Size of collectives until a rate has been measured."""
-LEAST_BYTES, MOST_BYTES = 32 << 10, 16 << 20
+LEAST_BYTES, MOST_BYTES = 128 << 10, 16 << 20
+"""Smaller ones spend more than a twentieth of a link's bytes on headers and acknowledgements (four ranks)."""
 _GRANULE_BYTES = 4 << 10
 _WINDOW_S = 0.02
 _FORGET = 0.98
@@ -52,7 +52,7 @@ class Sizes:
             return _rounded(self._fixed_bytes)
         if not self.rate:
             return FIRST_BYTES
-        best = math.sqrt(max(self.step_bytes, 1) * self.rate * COST_S / (DEPTH + 2))
+        best = math.sqrt(max(self.step_bytes, 1) * self.rate * self.latency_s / (DEPTH + 2))
         return _rounded(min(max(best, LEAST_BYTES), MOST_BYTES))
 
     @property

@@ -77,8 +77,10 @@ class _Children:
         """
         if os.getpid() != self._owner:
             return  # a fork of the worker: they are not its children
-        # A server is ready when all ranks have joined.
-        joined = any(child.role == "server" and child.is_ready() for child in self._children)
+        # A server is ready when all ranks have joined. Without servers nobody can tell; a coordinator ends by
+        # itself when its members have gone.
+        servers = [child for child in self._children if child.role == "server"]
+        joined = not servers or any(server.is_ready() for server in servers)
         # A rank that fails has to be seen to end before its leaving makes the others fail.
         patience_s = 0.0 if hasattr(sys, "last_value") else _PATIENCE_S
         end = time.monotonic() + patience_s
@@ -112,6 +114,8 @@ def _nodes(config: Config) -> int:
 
 def _servers_per_node(config: Config) -> int:
     nodes = _nodes(config)
+    if config.communicator == "allreduce":
+        return 0
     if config.num_servers % nodes:
         raise ConfigError(
             f"num_servers = {config.num_servers} cannot be spread evenly over {nodes} nodes; give a "

@@ -248,7 +248,7 @@ class BarrierDone(msgspec.Struct, frozen=True, array_like=True, tag=True):
 
 
 class AskMissing(msgspec.Struct, frozen=True, array_like=True, tag=True):
-    """Worker -> coordinator -> servers, or without servers rank 0: who has not contributed to tensor ``id``?"""
+    """Worker -> coordinator -> servers, or rank 0 where there are none: who lacks in tensor ``id``?"""
 
     request: Count
     id: Count
