@@ -97,7 +97,7 @@ def equal() -> None:
             if size == 2:
                 assert torch.equal(own, other), (own - other).abs().max()
             else:
-                # Four numbers add up differently in another order; relative to the tensor, as some are near 0.
+                # Four numbers add up differently in another order. Relative to the tensor: some are near 0.
                 assert (own - other).abs().max() <= 1e-6 * other.abs().max()
     print("equal")
 
@@ -122,7 +122,9 @@ def beside() -> None:
 
 def other_ranks() -> None:
     """The script's process group has other ranks than the job."""
-    store = dist.FileStore(f"{os.environ['STORE']}.{os.environ['BYTEPS_RANK']}", 1)
+    store = dist.FileStore(  # type: ignore[attr-defined]
+        f"{os.environ['STORE']}.{os.environ['BYTEPS_RANK']}", 1
+    )
     dist.init_process_group("gloo", store=store, rank=0, world_size=1)
     bps.init()
 

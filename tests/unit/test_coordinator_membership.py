@@ -95,6 +95,10 @@ def test_a_rank_that_is_taken_is_refused_and_the_holder_named() -> None:
         (join(1, num_servers=5), ["num_servers=5", "rank 1", "num_servers=1", "rank 0"]),
         (settings(join(1), lanes=3), ["lanes=3", "rank 1", "lanes=2", "rank 0"]),
         (settings(join(1), partition_bytes=1), ["partition_bytes=1", "partition_bytes=65536"]),
+        (
+            msgspec.structs.replace(join(1), settings=JobSettings(2, 65536, False, "allreduce")),
+            ["communicator=allreduce", "rank 1", "communicator=parameter-server", "rank 0"],
+        ),
         (join(2), ["number 2 is out of range", "2 workers"]),
     ],
 )
@@ -106,6 +110,16 @@ def test_what_differs_is_refused_naming_both(late: Join, texts: list[str]) -> No
     job.send(2, settings(join(1)))
     job.send(SERVER_IDS, join(0, role="server"))
     assert welcome(job, 2).rank == 1
+
+
+def test_a_job_without_servers_starts_without_them_and_refuses_them() -> None:
+    among_themselves = JobSettings(1, 65536, False, "allreduce")
+    job = FakeJob(2)
+    job.send(0, msgspec.structs.replace(join(0), settings=among_themselves))
+    job.send(SERVER_IDS, join(0, role="server"))
+    assert "communicator=parameter-server, but worker rank 0" in refusal(job, SERVER_IDS)
+    job.send(1, msgspec.structs.replace(join(1), settings=among_themselves))
+    assert welcome(job, 1).servers == []
 
 
 def test_a_size_that_contradicts_the_coordinators_is_refused() -> None:

@@ -39,6 +39,7 @@ EXAMPLES: list[wire.Message] = [
     wire.AskClock(3),
     wire.Clock(3, 1.5e9),
     wire.Heartbeat(),
+    wire.Forward("order", b"\x00\xff", -1, 0),
 ]
 TYPE_NUMBERS = {kind: number for number, kind in enumerate(get_args(wire.Message), 1)}
 

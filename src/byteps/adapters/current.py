@@ -27,7 +27,7 @@ _current: Session | None = None
 _kept: dict[object, object] = {}
 
 
-def init(discover: Discover | None = None, engine: Engine | None = None, **settings: object) -> Session:
+def init(discover: Discover | None = None, engine: Engine | None = None, /, **settings: object) -> Session:
     """Join the job. Does nothing if this process has joined already.
 
     Args:

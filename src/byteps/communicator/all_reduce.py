@@ -9,31 +9,27 @@ from __future__ import annotations
 
 import logging
 import queue
-import statistics
 import threading
 import time
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Final
 
 import msgspec
-import numpy as np
 
 from byteps.communicator.all_reduce_forms import form_of
 from byteps.communicator.all_reduce_leader import Leader, Piece
 from byteps.communicator.all_reduce_rounds import Batch, Entry, Round
-from byteps.communicator.all_reduce_sizes import Sizes
+from byteps.communicator.all_reduce_sizes import FIRST_BYTES, Sizes
 from byteps.communicator.board import Board
-from byteps.communicator.collectives import Collective, Collectives, Engine, Meeting
+from byteps.communicator.collectives import Collectives, Engine, Meeting, latency_s
 from byteps.communicator.interface import CLOSED, DEPARTED, LINK_LOST, OK, RETRACTED, Buffer
 from byteps.communicator.names import Names
 from byteps.config import Config
 from byteps.control import ControlClient
 from byteps.diagnostics import size as in_words
-from byteps.dtypes import DType, ReduceOp
-from byteps.errors import JoinError, ProtocolError
+from byteps.errors import ProtocolError
 from byteps.wire import (
     AskMissing,
     Departed,
@@ -50,11 +46,7 @@ LEADER = 0
 _VERDICT_S = 2.0
 """How long a failed collective waits for the coordinator to say which rank was lost, or left."""
 _CLOSE_S = 5.0
-_TRIALS = 6
-"""Tiny collectives whose median time is the latency; the first opens connections and does not count."""
 
-_READY: Final = msgspec.msgpack.Decoder(list[int])
-_ORDER: Final = msgspec.msgpack.Decoder(list[list[tuple[int, int, int]]])
 _log = logging.getLogger("byteps.communicator")
 
 
@@ -89,7 +81,8 @@ class AllReduce:
         self._on_close = on_close
         self._board = Board(control)
         self._names: Names[Round] = Names(control, _Numbers(self), self._rank)
-        self._sizes = Sizes(config.collective_bytes, config.credit_bytes)
+        fixed_bytes = FIRST_BYTES if config.deterministic else 0  # where a sum is cut changes its rounding
+        self._sizes = Sizes(config.collective_bytes or fixed_bytes, config.credit_bytes)
         self._specs: dict[int, tuple[TensorSpec, int]] = {}  # and the rounds begun, by number
         self._engine: Collectives | None = None
         self._leader: Leader | None = None
@@ -110,7 +103,7 @@ class AllReduce:
             PeerLost: One of them was lost.
         """
         self._engine = engine(Meeting(self._rank, self._size, self._board, self._config))
-        self._sizes.latency_s = self._measure(self._engine)
+        self._sizes.latency_s = latency_s(self._engine, self._config.join_timeout_s)
         if self._rank == LEADER:
             config = self._config
             self._leader = Leader(
@@ -278,9 +271,9 @@ class AllReduce:
 
     def _forwarded(self, message: Forward) -> None:
         if message.topic == "ready" and self._leader is not None:
-            self._take_note(message.sender, _READY.decode(message.payload))
+            self._take_note(message.sender, msgspec.msgpack.decode(message.payload, type=list[int]))
         elif message.topic == "order" and self._leader is None and message.sender == LEADER:
-            for pieces in _ORDER.decode(message.payload):
+            for pieces in msgspec.msgpack.decode(message.payload, type=list[list[Piece]]):
                 if self._end is None and not self._broken:
                     self._follow(pieces, -1)
         else:
@@ -317,7 +310,7 @@ class AllReduce:
             self._leader.finished(number, time.monotonic())
 
     def _break(self, error: Exception) -> None:
-        """A collective has failed. The coordinator sees a rank end at the same moment and knows which it was."""
+        """A collective has failed. The coordinator, who sees a rank end at that moment, knows which it was."""
         if self._broken or self._closed:
             return
         name = self._engine.name if self._engine is not None else "the engine"
@@ -358,26 +351,6 @@ class AllReduce:
     def _tell_missing(self, question: AskMissing) -> None:
         ranks = [] if self._leader is None else self._leader.missing(question.id)
         self._control.notify(Missing(question.request, ranks, [float("inf")] * len(ranks)))
-
-    def _measure(self, engine: Collectives) -> float:
-        """Time of a collective of next to no bytes; before any round, on the thread that joins."""
-        times = []
-        data = np.zeros(1, np.float32)
-        for _ in range(_TRIALS):
-            over = threading.Event()
-            errors: list[Exception | None] = []
-
-            def done(error: Exception | None, over: threading.Event = over) -> None:
-                errors.append(error)
-                over.set()
-
-            begin_s = time.monotonic()
-            memory = Buffer(data.ctypes.data, data.nbytes, data)
-            engine.start(Collective(DType.FLOAT32, ReduceOp.SUM), memory, done)
-            if not over.wait(self._config.join_timeout_s) or errors[0] is not None:
-                raise JoinError(f"{engine.name}: the first collective failed: {errors or 'no answer'}")
-            times.append(time.monotonic() - begin_s)
-        return statistics.median(times[1:])
 
 
 class _Numbers:

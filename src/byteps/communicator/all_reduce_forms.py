@@ -8,10 +8,10 @@ rank contributed, so that ranks with nothing to add do not count.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -23,7 +23,7 @@ from byteps.wire import TensorSpec
 
 Array = npt.NDArray[Any]
 
-CONTAINERS = MappingProxyType(
+CONTAINERS: Final[Mapping[DType, np.dtype[Any]]] = MappingProxyType(
     {
         DType.FLOAT64: np.dtype(np.float64),
         DType.FLOAT32: np.dtype(np.float32),
@@ -133,7 +133,9 @@ def form_of(spec: TensorSpec, size: int, reducible: Collection[DType]) -> Form:
         reduction = ReduceOp.MIN if op in (ReduceOp.MIN, ReduceOp.PRODUCT) else ReduceOp.MAX
         return Form(dtype, Collective(DType.UINT8, reduction), True, True, False, 1.0, 1.0, 1)
     divisor = size if op is ReduceOp.AVERAGE else 1
-    plain = op in _SUMS and dtype in reducible and (dtype.is_floating or (scales == (1, 1) and divisor == 1))
+    plain = (
+        op in _SUMS and dtype in reducible and (dtype.is_floating or (scales == (1.0, 1.0) and divisor == 1))
+    )
     if plain:
         return _direct(dtype, scales, divisor)
     wide = _wide(dtype)

@@ -190,5 +190,5 @@ class Batch:
 
 def elements_at(buffer: Buffer, begin: int, elements: int, container: np.dtype[Any]) -> Array:
     """An array over memory, from ``begin`` bytes on."""
-    memory = (ctypes.c_char * (elements * container.itemsize)).from_address(buffer.address + begin)
+    memory: Any = (ctypes.c_char * (elements * container.itemsize)).from_address(buffer.address + begin)
     return np.frombuffer(memory, container)

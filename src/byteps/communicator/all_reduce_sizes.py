@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import math
 
-DEPTH = 2
+DEPTH = 3
 """Collectives that the credit holds at least."""
 LATENCY_SHARE = 1.5
-"""Credit over rate times latency. A rate measured with too little credit in flight grows by this each time."""
+"""Credit over rate times latency. A rate measured with too little in flight grows by this each time."""
+LONGEST_S = 0.012
+"""No collective takes the link for longer, so that an urgent tensor need not wait for long."""
 FIRST_BYTES = 256 << 10
 """Size of collectives until a rate has been measured."""
 LEAST_BYTES, MOST_BYTES = 128 << 10, 16 << 20
@@ -53,7 +55,7 @@ class Sizes:
         if not self.rate:
             return FIRST_BYTES
         best = math.sqrt(max(self.step_bytes, 1) * self.rate * self.latency_s / (DEPTH + 2))
-        return _rounded(min(max(best, LEAST_BYTES), MOST_BYTES))
+        return _rounded(min(max(min(best, LONGEST_S * self.rate), LEAST_BYTES), MOST_BYTES))
 
     @property
     def credit_bytes(self) -> int:

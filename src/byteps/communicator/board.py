@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from typing import Final
 
 import msgspec
 
@@ -15,9 +14,6 @@ from byteps.wire import Forward
 class _Note(msgspec.Struct, frozen=True, array_like=True):
     key: str
     value: bytes
-
-
-_DECODER: Final = msgspec.msgpack.Decoder(_Note)
 
 
 class Board:
@@ -58,7 +54,7 @@ class Board:
 
     def deliver(self, payload: bytes) -> None:
         """Another rank has left a note."""
-        note = _DECODER.decode(payload)
+        note = msgspec.msgpack.decode(payload, type=_Note)
         self._keep(note.key, note.value)
 
     def fail(self) -> None:

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
+
+import numpy as np
 
 from byteps.communicator.board import Board
 from byteps.communicator.interface import Buffer
 from byteps.config import Config
 from byteps.dtypes import DType, ReduceOp
+from byteps.errors import JoinError
+
+_TRIALS = 12
+"""Tiny collectives, the fastest of which is the latency: a machine where jobs start is busy otherwise."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,3 +82,30 @@ class Meeting:
 
 Engine = Callable[[Meeting], Collectives]
 """Makes the collectives of one rank; all ranks make theirs at the same time."""
+
+
+def latency_s(engine: Collectives, timeout_s: float) -> float:
+    """Time of a collective of next to no bytes. All ranks call this at the same time.
+
+    Raises:
+        JoinError: A collective failed, or was not over in time.
+    """
+    data = np.zeros(1, np.float32)
+    memory = Buffer(data.ctypes.data, data.nbytes, data)
+    times = []
+    for _ in range(_TRIALS):
+        over = threading.Event()
+        errors: list[Exception | None] = []
+
+        def done(error: Exception | None, over: threading.Event = over, to: list[Any] = errors) -> None:
+            to.append(error)
+            over.set()
+
+        begin_s = time.monotonic()
+        engine.start(Collective(DType.FLOAT32, ReduceOp.SUM), memory, done)
+        if not over.wait(timeout_s):
+            raise JoinError(f"{engine.name}: the first collective was not over within {timeout_s:g} s")
+        if errors[0] is not None:
+            raise JoinError(f"{engine.name}: the first collective failed: {errors[0]}") from errors[0]
+        times.append(time.monotonic() - begin_s)
+    return min(times)

@@ -71,8 +71,9 @@ class ParameterServer:
         self, spec: TensorSpec, source: Buffer | None, destination: Buffer | None, priority: int
     ) -> _native.Transfer:
         """See ``Communicator.submit``."""
-        addresses = [0 if buffer is None else buffer.address for buffer in (source, destination)]
-        return self._names.begin(spec, lambda tensor: self.worker.submit(tensor, *addresses, priority))
+        given = 0 if source is None else source.address
+        wanted = 0 if destination is None else destination.address
+        return self._names.begin(spec, lambda tensor: self.worker.submit(tensor, given, wanted, priority))
 
     def finished(self, spec: TensorSpec) -> None:
         """See ``Communicator.finished``."""

@@ -146,13 +146,13 @@ class Config:
     )
     communicator: str = _setting(
         "parameter-server",
-        "What sums: servers, or the workers among themselves by the framework's all-reduce; see allreduce.md.",
+        "What sums: servers, or the workers among themselves by the framework's all-reduce (allreduce.md).",
         choices=("parameter-server", "allreduce"),
         aliases=(("ps", "parameter-server"), ("all-reduce", "allreduce")),
     )
     collective_bytes: int = _setting(
         0,
-        "Bytes of one collective under `communicator = allreduce`: larger tensors are cut, smaller ones fused; "
+        "Bytes of one collective with `communicator = allreduce`: larger tensors are cut, smaller fused. "
         "0: from the measured latency and rate.",
         unit="bytes",
         high=1 << 30,

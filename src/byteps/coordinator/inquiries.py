@@ -1,4 +1,4 @@
-"""Which ranks have not contributed to a tensor? Workers ask, the servers that sum its parts know, or rank 0."""
+"""Which ranks have not contributed to a tensor? Workers ask; the servers that sum it know, or rank 0."""
 
 from __future__ import annotations
 

@@ -1,9 +1,8 @@
 """The collectives of ``torch.distributed`` for ``communicator = allreduce``.
 
-Where the script has made a process group that can work on host memory, it is used: groups of the same backend
-are made beside it, so that the script's own collectives and ours cannot get into each other's order. Else
-gloo is started, and the ranks find each other over byteps's control plane. CUDA tensors come here as copies in
-pinned host memory.
+Where the script has a process group that works on host memory, groups of the same backend are made beside it,
+so that the script's own collectives and ours cannot get into each other's order. Else gloo is started, and
+ranks find each other over byteps's control plane. CUDA tensors come here as copies in pinned host memory.
 """
 
 from __future__ import annotations
@@ -90,7 +89,7 @@ class TorchCollectives:
             work = group.broadcast([tensor], copies)
         else:
             reduces = dist.AllreduceOptions()
-            reduces.reduceOp = _OPS[what.op]
+            reduces.reduceOp = dist.ReduceOp(_OPS[what.op])
             work = group.allreduce([tensor], reduces)
         work.get_future().add_done_callback(lambda future: done(_failure(future)))
 
@@ -122,8 +121,8 @@ def _backend_of_script(meeting: Meeting) -> str:
         return ""
     if (dist.get_rank(), dist.get_world_size()) != (meeting.rank, meeting.size):
         raise ConfigError(
-            f"torch.distributed says that this is rank {dist.get_rank()} of {dist.get_world_size()}, byteps that "
-            f"it is rank {meeting.rank} of {meeting.size}; start both with the same ranks, or initialise only one"
+            f"torch.distributed says that this is rank {dist.get_rank()} of {dist.get_world_size()}, byteps "
+            f"that it is rank {meeting.rank} of {meeting.size}; start both with the same ranks, or only one"
         )
     names = dist.get_backend_config().split(",")
     found = dict(name.split(":", 1) for name in names if ":" in name).get("cpu", "")
@@ -142,7 +141,7 @@ def _gloo(meeting: Meeting) -> Any:
 
     config = meeting.config
     coordinator = parse_address(config.coordinator)[0] if config.coordinator else ""
-    options = ProcessGroupGloo._Options()
+    options: Any = ProcessGroupGloo._Options()  # type: ignore[attr-defined]
     options._threads = CONCURRENCY
     # All ranks start a collective together, once all have what it needs: none waits for a rank that computes.
     options._timeout = datetime.timedelta(seconds=config.peer_timeout_s)
@@ -159,7 +158,7 @@ def _gloo(meeting: Meeting) -> Any:
         ) from error
 
 
-class _Store(dist.Store):
+class _Store(dist.Store):  # type: ignore[name-defined, misc]
     """The board as gloo wants it.
 
     Args:

@@ -331,7 +331,6 @@ Message: TypeAlias = (
     | BarrierDone
     | AskMissing
     | Missing
-    | Forward
     | Leave
     | Departed
     | Lost
@@ -339,4 +338,5 @@ Message: TypeAlias = (
     | AskClock
     | Clock
     | Heartbeat
+    | Forward
 )

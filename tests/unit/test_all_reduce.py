@@ -1,0 +1,119 @@
+"""All-reduce's decisions, without any engine: what is next, what shares a collective, how large it is."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from byteps.communicator.all_reduce_forms import form_of
+from byteps.communicator.all_reduce_leader import Leader, Piece
+from byteps.communicator.all_reduce_rounds import Round
+from byteps.communicator.all_reduce_sizes import LEAST_BYTES, MOST_BYTES, Sizes
+from byteps.dtypes import DType, ReduceOp
+from byteps.wire import TensorSpec
+
+KIB = 1 << 10
+RANKS = 3
+
+
+def leader(concurrency: int = 1, size: int = 64 * KIB, credit: int = 1 << 20, fuses: bool = True) -> Leader:
+    return Leader(RANKS, concurrency, Sizes(size, credit), "priority", fuses)
+
+
+def round_of(tensor: int, nbytes: int, priority: int = 0, op: ReduceOp = ReduceOp.SUM) -> Round:
+    spec = TensorSpec(f"t{tensor}", DType.FLOAT32, (nbytes // 4,), op)
+    return Round(tensor, spec, form_of(spec, RANKS, DType), 1, (None, None), priority)
+
+
+def drained(one: Leader) -> list[list[Piece]]:
+    """All collectives, one after the other."""
+    found = []
+    while (batch := one.next()) is not None:
+        found.append(batch[1])
+        one.finished(batch[0], 0.0)
+    return found
+
+
+def test_a_tensor_takes_part_when_the_last_rank_has_announced_it() -> None:
+    one = leader()
+    assert not one.announced(2, 7)
+    assert not one.announced(0, 7)
+    assert one.missing(7) == [1]
+    assert one.announced(1, 7)
+    assert one.missing(7) == []
+    assert not one.announced(1, 7), "that is the next round"
+
+
+def test_large_tensors_are_cut_and_the_most_urgent_goes_first() -> None:
+    one = leader(credit=64 * KIB)
+    one.schedule(round_of(1, 160 * KIB))
+    one.schedule(round_of(2, 64 * KIB, priority=1))
+    first = (1, 0, 64 * KIB)
+    assert drained(one) == [
+        [first],
+        [(2, 0, 64 * KIB)],
+        [(1, 64 * KIB, 64 * KIB)],
+        [(1, 128 * KIB, 32 * KIB)],
+    ]
+
+
+def test_what_waits_while_a_collective_is_in_flight_is_fused() -> None:
+    one = leader()
+    one.schedule(round_of(1, 4 * KIB))
+    begun = one.next()
+    assert begun is not None
+    for tensor in range(2, 6):
+        one.schedule(round_of(tensor, 4 * KIB))
+    assert one.next() is None
+    one.finished(begun[0], 0.0)
+    assert drained(one) == [[(tensor, 0, 4 * KIB) for tensor in range(2, 6)]]
+
+
+def test_neighbouring_parts_become_one_and_none_is_larger_than_intended() -> None:
+    one = leader(size=64 * KIB)
+    one.schedule(round_of(1, 4 * KIB))
+    one.schedule(round_of(2, 144 * KIB))
+    sizes = [[nbytes for _, _, nbytes in batch] for batch in drained(one)]
+    assert sizes == [[4 * KIB, 64 * KIB], [64 * KIB + 16 * KIB]]
+
+
+@pytest.mark.parametrize("fuses", [True, False])
+def test_other_operations_and_deterministic_sums_share_nothing(fuses: bool) -> None:
+    one = leader(fuses=fuses)
+    for tensor, op in enumerate([ReduceOp.SUM, ReduceOp.AVERAGE, ReduceOp.MAX]):
+        one.schedule(round_of(tensor, 4 * KIB, op=op))
+    tensors = [[tensor for tensor, _, _ in batch] for batch in drained(one)]
+    assert tensors == ([[0, 1], [2]] if fuses else [[0], [1], [2]])
+
+
+def test_sizes_follow_the_closed_form() -> None:
+    sizes = Sizes()
+    sizes.step_bytes, sizes.latency_s = 17_300_000, 1e-3
+    rate = 35e6
+    for step in range(20):
+        sizes.moved(round(rate * 0.03), 0.03 * step, more=True)
+    assert sizes.rate == pytest.approx(rate, rel=0.01)
+    assert sizes.collective_bytes == pytest.approx(math.sqrt(17.3e6 * 35e6 * 1e-3 / 5), rel=0.02)
+    assert sizes.credit_bytes == 3 * sizes.collective_bytes
+
+
+def test_the_credit_covers_the_latency_and_sizes_stay_within_limits() -> None:
+    sizes = Sizes()
+    sizes.latency_s, sizes.rate = 0.1, 1e6
+    assert sizes.collective_bytes == LEAST_BYTES
+    sizes.rate, sizes.step_bytes = 1e8, 10**12
+    assert sizes.collective_bytes == pytest.approx(0.012 * 1e8, rel=0.01), "more would hold up what is urgent"
+    sizes.rate = 1e10
+    assert sizes.collective_bytes == MOST_BYTES
+    assert sizes.credit_bytes == pytest.approx(1.5 * 1e10 * 0.1 + MOST_BYTES)
+
+
+def test_an_idle_link_is_not_taken_for_a_slow_one() -> None:
+    sizes = Sizes()
+    sizes.moved(1 << 20, 0.0, more=True)
+    sizes.moved(1 << 20, 0.03, more=True)
+    measured = sizes.rate
+    assert not sizes.moved(1 << 20, 5.0, more=False)
+    assert not sizes.moved(1 << 20, 9.0, more=True)
+    assert sizes.rate == measured
