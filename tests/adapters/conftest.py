@@ -20,15 +20,16 @@ class Ranks(Protocol):
     ) -> list[Any]: ...
 
 
-@pytest.fixture
-def ranks() -> Ranks:
+@pytest.fixture(params=["parameter-server", "allreduce"])
+def ranks(request: pytest.FixtureRequest) -> Ranks:
     """``ranks(n, function)`` calls ``function(session)`` on n ranks and returns the results by rank.
 
-    A rank that raises ends the test with its error, once the others have waited for it in vain.
+    Once with each communicator. A rank that raises ends the test with its error, once the others have waited for it in vain.
     """
 
     def run(size: int, function: Callable[[Session], Any], servers: int = 2, **settings: object) -> list[Any]:
-        with cluster(size, servers, stall_warning_s=2.0, stall_timeout_s=10.0, **settings) as sessions:
+        limits = {"stall_warning_s": 2.0, "stall_timeout_s": 10.0}
+        with cluster(size, servers, communicator=request.param, **limits, **settings) as sessions:
             return run_ranks(sessions, function)
 
     return run

@@ -23,7 +23,7 @@ def leader(concurrency: int = 1, size: int = 64 * KIB, credit: int = 1 << 20, fu
 
 def round_of(tensor: int, nbytes: int, priority: int = 0, op: ReduceOp = ReduceOp.SUM) -> Round:
     spec = TensorSpec(f"t{tensor}", DType.FLOAT32, (nbytes // 4,), op)
-    return Round(tensor, spec, form_of(spec, RANKS, DType), 1, (None, None), priority)
+    return Round(tensor, spec, form_of(spec, RANKS, list(DType)), 1, (None, None), priority)
 
 
 def drained(one: Leader) -> list[list[Piece]]:
@@ -89,12 +89,12 @@ def test_other_operations_and_deterministic_sums_share_nothing(fuses: bool) -> N
 
 def test_sizes_follow_the_closed_form() -> None:
     sizes = Sizes()
-    sizes.step_bytes, sizes.latency_s = 17_300_000, 1e-3
+    sizes.step_bytes, sizes.latency_s = 17_300_000, 5e-4
     rate = 35e6
     for step in range(20):
         sizes.moved(round(rate * 0.03), 0.03 * step, more=True)
     assert sizes.rate == pytest.approx(rate, rel=0.01)
-    assert sizes.collective_bytes == pytest.approx(math.sqrt(17.3e6 * 35e6 * 1e-3 / 5), rel=0.02)
+    assert sizes.collective_bytes == pytest.approx(math.sqrt(17.3e6 * 35e6 * 5e-4 / 5), rel=0.02)
     assert sizes.credit_bytes == 3 * sizes.collective_bytes
 
 
@@ -103,7 +103,7 @@ def test_the_credit_covers_the_latency_and_sizes_stay_within_limits() -> None:
     sizes.latency_s, sizes.rate = 0.1, 1e6
     assert sizes.collective_bytes == LEAST_BYTES
     sizes.rate, sizes.step_bytes = 1e8, 10**12
-    assert sizes.collective_bytes == pytest.approx(0.012 * 1e8, rel=0.01), "more would hold up what is urgent"
+    assert sizes.collective_bytes == pytest.approx(0.008 * 1e8, rel=0.01), "more would hold up what is urgent"
     sizes.rate = 1e10
     assert sizes.collective_bytes == MOST_BYTES
     assert sizes.credit_bytes == pytest.approx(1.5 * 1e10 * 0.1 + MOST_BYTES)

@@ -14,7 +14,7 @@ DEPTH = 3
 """Collectives that the credit holds at least."""
 LATENCY_SHARE = 1.5
 """Credit over rate times latency. A rate measured with too little in flight grows by this each time."""
-LONGEST_S = 0.012
+LONGEST_S = 0.008
 """No collective takes the link for longer, so that an urgent tensor need not wait for long."""
 FIRST_BYTES = 256 << 10
 """Size of collectives until a rate has been measured."""
