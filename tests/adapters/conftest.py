@@ -24,7 +24,8 @@ class Ranks(Protocol):
 def ranks(request: pytest.FixtureRequest) -> Ranks:
     """``ranks(n, function)`` calls ``function(session)`` on n ranks and returns the results by rank.
 
-    Once with each communicator. A rank that raises ends the test with its error, once the others have waited for it in vain.
+    Once with each communicator. A rank that raises ends the test with its error, once the others have waited
+    for it in vain.
     """
 
     def run(size: int, function: Callable[[Session], Any], servers: int = 2, **settings: object) -> list[Any]:

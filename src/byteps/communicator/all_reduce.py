@@ -30,6 +30,7 @@ from byteps.config import Config
 from byteps.control import ControlClient
 from byteps.diagnostics import size as in_words
 from byteps.errors import ProtocolError
+from byteps.trace import Trace
 from byteps.wire import (
     AskMissing,
     Departed,
@@ -66,6 +67,7 @@ class AllReduce:
         welcome: The job.
         config: The settings in force.
         on_close: Called when this worker has left.
+        trace: Is told the names of tensors, and when their collectives began and ended.
     """
 
     def __init__(
@@ -74,11 +76,13 @@ class AllReduce:
         welcome: Welcome,
         config: Config,
         on_close: Callable[[], None] = lambda: None,
+        trace: Trace | None = None,
     ) -> None:
         self._control = control
         self._rank, self._size = welcome.rank, welcome.size
         self._config = config
         self._on_close = on_close
+        self._trace = trace or Trace()
         self._board = Board(control)
         self._names: Names[Round] = Names(control, _Numbers(self), self._rank)
         fixed_bytes = FIRST_BYTES if config.deterministic else 0  # where a sum is cut changes its rounding
@@ -190,6 +194,7 @@ class AllReduce:
 
     def installed(self, spec: TensorSpec, placement: Placement) -> None:
         """A tensor can be used from now on."""
+        self._trace.name_tensor(placement.id, spec.name)
         self._specs[placement.id] = spec, 0
         self._sizes.step_bytes += 0 if spec.ephemeral else spec.nbytes
 
@@ -283,7 +288,7 @@ class AllReduce:
         """Start a collective; ``number`` is the leader's own."""
         assert self._engine is not None
         batch = Batch([self._entry(*piece) for piece in pieces], self._rank)
-        done = partial(self._ended, batch, number)
+        done = partial(self._ended, batch, number, self._trace.now_ns() if self._trace.on else 0)
         self._engine.start(batch.form.collective, batch.memory, done)
 
     def _entry(self, tensor: int, begin: int, nbytes: int) -> Entry:
@@ -293,24 +298,26 @@ class AllReduce:
         one.started_bytes += nbytes
         return Entry(one, begin, nbytes, one.source, one.destination)
 
-    def _ended(self, batch: Batch, number: int, error: Exception | None) -> None:
+    def _ended(self, batch: Batch, number: int, begun_ns: int, error: Exception | None) -> None:
         """A collective is over. On a thread of the engine."""
-        self._queue.put(partial(self._settle, batch, number, error))
+        self._queue.put(partial(self._settle, batch, number, begun_ns, error))
 
-    def _settle(self, batch: Batch, number: int, error: Exception | None) -> None:
+    def _settle(self, batch: Batch, number: int, begun_ns: int, error: Exception | None) -> None:
         if error is not None:
             self._break(error)
             return
         self._collectives += 1
         self._moved_bytes += batch.nbytes
         for one, nbytes in batch.scatter():
+            if begun_ns:
+                self._trace.span("collective", one.spec.name, begun_ns)
             if one.finish(nbytes) and self._rounds.get(one.tensor) is one:
                 del self._rounds[one.tensor]
         if self._leader is not None:
             self._leader.finished(number, time.monotonic())
 
     def _break(self, error: Exception) -> None:
-        """A collective has failed. The coordinator, who sees a rank end at that moment, knows which it was."""
+        """A collective has failed. The coordinator, who sees a rank end at that moment, knows which."""
         if self._broken or self._closed:
             return
         name = self._engine.name if self._engine is not None else "the engine"
@@ -354,7 +361,7 @@ class AllReduce:
 
 
 class _Numbers:
-    """Passes on what ``Names`` tells of tensors. Does not keep the communicator alive, which owns the names."""
+    """Passes on what ``Names`` tells of tensors; does not keep the communicator, their owner, alive."""
 
     def __init__(self, communicator: AllReduce) -> None:
         self._communicator = weakref.ref(communicator)
