@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -67,7 +67,7 @@ def measure() -> Sequence[Row]:
 @contextmanager
 def _jobs(folder: Path, plain_first: bool) -> Iterator[tuple[Job, Job]]:
     """A job that is not traced and one that is."""
-    settings: list[dict[str, object]] = [{}, {"timeline": str(folder / "t.json.gz")}]
+    settings: list[dict[str, Any]] = [{}, {"timeline": str(folder / "t.json.gz")}]
     with ExitStack() as stack:
         first, second = (
             stack.enter_context(cluster(2, servers=2, **each))

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
 from byteps import _native
-from byteps.communicator import AllReduce, Communicator, InProcessGroup, ParameterServer
+from byteps.communicator import AllReduce, Communicator, Engine, InProcessGroup, ParameterServer
 from byteps.config import Config
 from byteps.control import ControlClient, Relay
 from byteps.coordinator.core import Coordinator
@@ -91,11 +91,11 @@ class _InprocChannel:
 
 
 class _Cluster:
-    def __init__(self, size: int, servers: int, config: Config) -> None:
+    def __init__(self, size: int, servers: int, config: Config, engine: Engine | None) -> None:
         if uses_collectives(config):
             servers = 0
         self._config = config
-        self._group = InProcessGroup(size)
+        self._engine = engine or InProcessGroup(size).join
         self._hub = _Hub(Coordinator(size, servers, join_timeout_s=config.join_timeout_s))
         self.failures: list[str] = []
         self.servers = [Server(config, self._server_ended) for _ in range(servers)]
@@ -119,7 +119,7 @@ class _Cluster:
             collectives = AllReduce(control, welcome, config)
             session = Session(config, welcome, collectives, control)
             relay.attach(session)
-            collectives.start(self._group.join)
+            collectives.start(self._engine)
             return session
 
         def link(server: int, lane: int) -> _native.Link:
@@ -137,18 +137,21 @@ class _Cluster:
 
 
 @contextlib.contextmanager
-def cluster(size: int, servers: int = 1, **settings: object) -> Iterator[list[Session]]:
+def cluster(
+    size: int, servers: int = 1, *, engine: Engine | None = None, **settings: object
+) -> Iterator[list[Session]]:
     """A job of ``size`` workers and some servers within this process.
 
     Args:
         size: number of workers.
         servers: number of servers; with ``communicator="allreduce"`` there are none.
+        engine: carries out the collectives of ``communicator="allreduce"``; in memory if not given.
         settings: fields of ``Config``.
 
     Yields:
         One session per rank; they are shut down at the end.
     """
-    job = _Cluster(size, servers, Config(**settings))  # type: ignore[arg-type]
+    job = _Cluster(size, servers, Config(**settings), engine)  # type: ignore[arg-type]
     with concurrent.futures.ThreadPoolExecutor(size) as pool:
         sessions = list(pool.map(lambda rank: job.join(rank, size), range(size)))
     try:

@@ -16,7 +16,7 @@ class Ranks(Protocol):
     """Runs a function on each rank of a job."""
 
     def __call__(
-        self, size: int, function: Callable[[Session], Any], servers: int = ..., **settings: object
+        self, size: int, function: Callable[[Session], Any], servers: int = ..., **settings: Any
     ) -> list[Any]: ...
 
 
@@ -28,8 +28,8 @@ def ranks(request: pytest.FixtureRequest) -> Ranks:
     for it in vain.
     """
 
-    def run(size: int, function: Callable[[Session], Any], servers: int = 2, **settings: object) -> list[Any]:
-        limits = {"stall_warning_s": 2.0, "stall_timeout_s": 10.0}
+    def run(size: int, function: Callable[[Session], Any], servers: int = 2, **settings: Any) -> list[Any]:
+        limits: dict[str, Any] = {"stall_warning_s": 2.0, "stall_timeout_s": 10.0}
         with cluster(size, servers, communicator=request.param, **limits, **settings) as sessions:
             return run_ranks(sessions, function)
 

@@ -37,7 +37,8 @@ PARTITIONS_PER_SERVER = 50
 @contextlib.contextmanager
 def job(size: int, servers: int = 1, **settings: object) -> Iterator[list[Session]]:
     """A cluster in which nothing waits for ever: a deadlock ends the test with ``StallTimeout``."""
-    with cluster(size, servers, **{"stall_warning_s": 5.0, "stall_timeout_s": 25.0, **settings}) as sessions:
+    limits: dict[str, Any] = {"stall_warning_s": 5.0, "stall_timeout_s": 25.0, **settings}
+    with cluster(size, servers, **limits) as sessions:
         yield sessions
 
 

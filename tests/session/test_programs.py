@@ -172,14 +172,8 @@ class Rank:
             self.in_flight.pop(name).wait()
 
 
-@settings(
-    max_examples=120,
-    deadline=None,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
-)
-@given(programs())
-@pytest.mark.timeout(120)
-def test_random_programs(job: Job, program: Program) -> None:
+def check(job: Job, program: Program) -> None:
+    """Run a program; compare with the reference."""
     configuration = {
         "connections": program.lanes,
         "credit_bytes": program.credit_bytes,
@@ -201,3 +195,14 @@ def test_random_programs(job: Job, program: Program) -> None:
             what = spec(label, block.unnamed[int(unnamed)]) if unnamed else program.tensors[label]
             right = wanted(what, label, number, block.silent, program.size)
             assert np.array_equal(array, right), f"rank {rank}, block {number}, {label}"
+
+
+@settings(
+    max_examples=120,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
+)
+@given(programs())
+@pytest.mark.timeout(120)
+def test_random_programs(job: Job, program: Program) -> None:
+    check(job, program)
