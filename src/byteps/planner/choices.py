@@ -144,9 +144,9 @@ class Planner:
 
     def alternatives(self, name: str, servers: int) -> Iterator[Settings]:
         """Other sizes of partitions, those that make a difference, then other credits."""
-        if name in (FIFO, SCHEDULED):
-            return
         system, path = self.way(name, servers)
+        if isinstance(system, Rings):
+            return
         seen = {system.partition_bytes(self.profile, self.cluster, path)}
         for size in _PARTITIONS:
             other = dataclasses.replace(path, partition_bytes=size)
@@ -156,7 +156,7 @@ class Planner:
                 yield {"partition_bytes": size}
         enough = system.enough_credit(self.cluster, system.partition_bytes(self.profile, self.cluster, path))
         for credit in _CREDITS:
-            if 2 * credit >= enough:  # else links idle, as in _with_credit
+            if 2 * credit >= enough:  # else links idle
                 yield {"credit_bytes": credit}
 
 
