@@ -12,12 +12,11 @@ from torch import nn
 
 import byteps.torch as bps
 from byteps.session import Session
+from byteps.testing import cluster, run_ranks
 from byteps.trace.history import read_history
 from byteps.trace.reading import read_timeline
 from byteps.trace.summary import summarise
 from tests.unit.timelines import load, of
-
-from .conftest import Ranks
 
 STEPS = 4
 NAMES = {"0.weight", "0.bias", "2.weight", "2.bias"}
@@ -38,7 +37,7 @@ def _wrap_crossing(network: nn.Module, session: Session) -> Any:
 
 @pytest.mark.parametrize("wrap", [_wrap_plain, _wrap_crossing])
 def test_a_training_loop_is_in_the_timeline(
-    ranks: Ranks, tmp_path: Path, wrap: Callable[[nn.Module, Session], Any]
+    tmp_path: Path, wrap: Callable[[nn.Module, Session], Any]
 ) -> None:
     def train(session: Session) -> None:
         network = _network()
@@ -48,7 +47,8 @@ def test_a_training_loop_is_in_the_timeline(
             network(torch.ones(5, 40)).square().mean().backward()
             optimizer.step()
 
-    ranks(2, train, timeline=str(tmp_path / "t.json.gz"))
+    with cluster(2, 2, timeline=str(tmp_path / "t.json.gz")) as sessions:
+        run_ranks(sessions, train)
     for rank in range(2):
         events = load(tmp_path / f"t.rank{rank}.json.gz")
         assert [event["name"] for event in of(events, cat="step")] == [f"step {n + 1}" for n in range(STEPS)]
