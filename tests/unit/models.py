@@ -6,11 +6,11 @@ import dataclasses
 
 from hypothesis import strategies
 
-from byteps.dtypes import CELL_BYTES
+from byteps.dtypes import GRAIN_BYTES
 from byteps.planner.cluster import GBIT, IDEAL, Cluster, DataPath
 from byteps.planner.profile import Layer, Profile
 
-CELL = CELL_BYTES
+CELL = GRAIN_BYTES
 FRICTIONLESS = dataclasses.replace(
     IDEAL, whole_tensors=False, policy="priority", partition_bytes=CELL, credit_bytes=2 * CELL
 )

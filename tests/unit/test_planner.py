@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from byteps.cli import main
-from byteps.dtypes import CELL_BYTES
+from byteps.dtypes import GRAIN_BYTES
 from byteps.planner import published
 from byteps.planner.charts import ticks
 from byteps.planner.choices import FIFO, SCHEDULED, WITH_WORKERS, counts
@@ -74,7 +74,7 @@ def test_a_credit_that_leaves_links_idle_is_replaced(capsys: pytest.CaptureFixtu
     slow = ["plan", "--model", "resnet50", "--workers", "640", "--link-gbit", "0.5", "--no-colocated"]
     report = plan([*slow, "--servers", "640"], capsys)
     best = report["choices"][-1]
-    assert best["credit_bytes"] >= 2 * 640 * CELL_BYTES, "a partition of each worker, there and back"
+    assert best["credit_bytes"] >= 2 * 640 * GRAIN_BYTES, "a partition of each worker, there and back"
     assert report["advice"]["credit_bytes"] == best["credit_bytes"]
     assert any("the automatic one leaves links idle" in sentence for sentence in report["advice"]["words"])
     given = plan([*slow, "--servers", "640", "--credit-bytes", str(4 << 20)], capsys)["choices"][-1]
