@@ -19,7 +19,7 @@ from byteps.communicator import ParameterServer
 from byteps.config import Config
 from byteps.diagnostics import count
 from byteps.doctor.findings import Finding, Pair, fail, ok, warn
-from byteps.dtypes import CELL_BYTES, DType, ReduceOp
+from byteps.dtypes import GRAIN_BYTES, DType, ReduceOp
 from byteps.errors import BytePSError
 from byteps.joining import connect
 from byteps.launch.discovery import find_job
@@ -32,7 +32,7 @@ Array = npt.NDArray[Any]
 _JOIN_TIMEOUT_S = 30.0
 _CONNECT_TIMEOUT_S = 5.0
 _LATENCY_ROUNDS = 10
-_BURSTS, _BURST_TENSORS = 3, 32
+_BURSTS, _BURST_TENSORS = 3, 128
 _SKEW_S = 1.0
 _SLOW_SHARE = 1 / 3
 
@@ -144,7 +144,7 @@ class _Measurement:
         self._servers = session.servers
         self._latency = self._declare(communicator, "latency", _LATENCY_ROUNDS, 1)
         self._burst = self._declare(
-            communicator, "burst", _BURSTS * _BURST_TENSORS, CELL_BYTES // DType.FLOAT32.itemsize
+            communicator, "burst", _BURSTS * _BURST_TENSORS, GRAIN_BYTES // DType.FLOAT32.itemsize
         )
 
     def run(self) -> Array:
@@ -194,7 +194,7 @@ class _Measurement:
         return statistics.median(times)
 
     def _bytes_per_s(self, server: int) -> float:
-        data = np.arange(CELL_BYTES // DType.FLOAT32.itemsize, dtype=np.float32)
+        data = np.arange(GRAIN_BYTES // DType.FLOAT32.itemsize, dtype=np.float32)
         results = [np.empty_like(data) for _ in range(_BURST_TENSORS)]
         speeds = []
         for burst in range(_BURSTS):
