@@ -11,6 +11,7 @@ constexpr double kChunkSeconds = 1.5e-3;
 constexpr double kBudgetSeconds = 2e-3;
 constexpr double kWindowSeconds = 5e-3;  // long enough that one late wake-up does not look like a slow link
 constexpr double kNewWeight = 0.3;       // of a new measurement in the moving average
+constexpr size_t kMinBudgetBytes = 32 * 1024;
 constexpr size_t kMaxBudgetBytes = 4 * 1024 * 1024;
 constexpr size_t kMinLowWaterBytes = 16 * 1024;
 constexpr size_t kMaxLowWaterBytes = 256 * 1024;
@@ -40,7 +41,7 @@ void Egress::observe(bool backlogged, uint64_t drained_bytes, Clock::time_point 
 void Egress::adapt() {
   const auto cells = static_cast<size_t>(rate_ * kChunkSeconds / static_cast<double>(kCellBytes));
   chunk_bytes_ = std::clamp<size_t>(cells, 1, kMaxChunkCells) * kCellBytes;
-  budget_bytes_ = std::clamp(static_cast<size_t>(rate_ * kBudgetSeconds), 2 * chunk_bytes_, kMaxBudgetBytes);
+  budget_bytes_ = std::clamp(static_cast<size_t>(rate_ * kBudgetSeconds), kMinBudgetBytes, kMaxBudgetBytes);
 }
 
 }  // namespace byteps

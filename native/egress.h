@@ -15,7 +15,7 @@ class Egress {
  public:
   // Bytes per frame: 1.5 ms of the measured rate, in whole cells.
   size_t chunk_bytes() const { return chunk_bytes_; }
-  // Unsent bytes over all links: 2 ms of the measured rate, and room for two chunks.
+  // Unsent bytes over all links: 2 ms of the measured rate, not counting the last chunk.
   size_t budget_bytes() const { return budget_bytes_; }
   // A link with fewer unsent bytes than this may always be given more, so that none idles.
   size_t low_water_bytes(size_t links) const;
