@@ -12,7 +12,7 @@ constexpr uint32_t kServers = 3;
 class WorkerRun {
  public:
   explicit WorkerRun(Script& script)
-      : script_(script), worker_({kRank, 0, {}}), lane_(worker_, lane_options(script)) {
+      : script_(script), worker_({kRank, 0, {}}), lane_(worker_, lane_options(script), 1) {
     declare({{0, 0, 0, 0, 24}});
     declare({{0, 1, 0, 0, script_.is_large() ? kCellBytes + 24 : 16}, {1, 0, 0, 0, 8}});
     declare(
