@@ -132,8 +132,12 @@ class Script {
 };
 
 inline Lane::Options lane_options(Script& script) {
-  return {static_cast<Policy>(script.below(3)), script.one_in(4) ? 100 : UINT64_MAX,
-          script.one_in(4) ? 0.0 : 1000.0, 3};
+  return {static_cast<Policy>(script.below(3)),
+          script.one_in(4) ? 100 : UINT64_MAX,
+          script.one_in(4) ? 0.0 : 1000.0,
+          3,
+          0,
+          script.one_in(4) ? 8u : 0u};
 }
 
 struct Heard {

@@ -86,11 +86,17 @@ class ServerRun {
     if (what == 0) lane_.depart(rank);
     if (what == 1) lane_.retire(1 + script_.below(4));
     if (what == 2) wires_[rank]->hung_up = true;
-    if (what == 3) wires_[rank]->feed(script_, {.epoch = 3});  // a heartbeat
+    if (what == 3) wires_[rank]->feed(script_, heartbeat());
     if (what == 4) connect([&](std::unique_ptr<Link> link) { lane_.connect(rank, std::move(link)); });
     if (what == 5 || what == 6) report();
     if (what == 7) wires_[rank]->allow(script_);
     if (what == 2) wires_[rank]->correct = false;
+  }
+
+  Header heartbeat() {
+    Header header{.epoch = 3};
+    if (script_.one_in(2)) header.flags = kFlagIdle;
+    return header;
   }
 
   void report() const {

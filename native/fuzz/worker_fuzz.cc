@@ -104,6 +104,7 @@ class WorkerRun {
     header.length = how % 8 == 1 ? std::min<uint32_t>(left, kCellBytes) : left;
     if (!tensor.transfer->destination) header.flags = kFlagDone;
     if (how % 8 == 2 || left == 0) header.type = FrameType::parked;
+    if (how % 8 == 5) header.type = FrameType::parked, header.flags = kFlagWanted;
     if (how % 32 == 3) header.type = FrameType::failed;
     Script::mend(header);
     if (!sound) script_.disturb(header);
