@@ -21,8 +21,7 @@ bool Scheduler::has_credit(const Task& task) const {
 }
 
 bool Scheduler::is_starved() const {
-  return has_unsent() && std::all_of(queues_.begin(), queues_.end(),
-                                     [this](const auto& entry) { return !candidate(entry.second); });
+  return has_unsent() && !choose([](uint32_t) { return true; });
 }
 
 void Scheduler::return_credit(State& state) {
@@ -32,36 +31,27 @@ void Scheduler::return_credit(State& state) {
   --in_flight_tasks_;
 }
 
-std::optional<Scheduler::Rank> Scheduler::candidate(const Queue& queue) const {
-  std::optional<Rank> best;
-  if (!queue.started.empty()) best = *queue.started.begin();
-  if (queue.waiting.empty()) return best;
-  const Rank first = *queue.waiting.begin();
-  if (best && *best < first) return best;
-  return has_credit(tasks_.at(std::get<2>(first)).task) ? first : best;
+// The most urgent task that has not started yet may wait for credit. Tasks behind it must not take that
+// credit first, on whatever link, or a stream of small ones would starve a large urgent one. Started ones go
+// on.
+std::optional<Scheduler::Rank> Scheduler::choose(const std::function<bool(uint32_t)>& can_send) const {
+  std::optional<Rank> waiting;
+  std::optional<Rank> started;
+  for (const auto& [link, queue] : queues_) {
+    if (!can_send(link)) continue;
+    if (!queue.waiting.empty() && (!waiting || *queue.waiting.begin() < *waiting))
+      waiting = *queue.waiting.begin();
+    if (!queue.started.empty() && (!started || *queue.started.begin() < *started))
+      started = *queue.started.begin();
+  }
+  if (!waiting || (started && *started < *waiting)) return started;
+  return has_credit(tasks_.at(std::get<2>(*waiting)).task) ? waiting : started;
 }
 
 std::optional<Grant> Scheduler::next(uint64_t chunk_bytes, const std::function<bool(uint32_t)>& can_send) {
-  // The most urgent task that has not started yet may wait for credit. Tasks behind it must not take that
-  // credit first, on whatever link, or a stream of small ones would starve a large urgent one. Started ones
-  // go on.
-  std::optional<Rank> head;
-  std::optional<Rank> best;
-  for (const auto& [link, queue] : queues_) {
-    if (!can_send(link)) continue;
-    if (!queue.waiting.empty() && (!head || *queue.waiting.begin() < *head)) head = *queue.waiting.begin();
-    const auto rank = candidate(queue);
-    if (rank && (!best || *rank < *best)) best = rank;
-  }
-  if (best && head && *head < *best && !tasks_.at(std::get<2>(*best)).started) {
-    best.reset();
-    for (const auto& [link, queue] : queues_) {
-      if (queue.started.empty() || !can_send(link)) continue;
-      if (!best || *queue.started.begin() < *best) best = *queue.started.begin();
-    }
-  }
-  if (!best) return std::nullopt;
-  return grant(tasks_.at(std::get<2>(*best)), chunk_bytes);
+  const auto chosen = choose(can_send);
+  if (!chosen) return std::nullopt;
+  return grant(tasks_.at(std::get<2>(*chosen)), chunk_bytes);
 }
 
 Grant Scheduler::grant(State& state, uint64_t chunk_bytes) {

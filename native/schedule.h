@@ -62,7 +62,7 @@ class Scheduler {
   uint64_t credit_bytes() const { return credit_bytes_; }
   size_t size() const { return tasks_.size(); }
   bool has_unsent() const { return !queues_.empty(); }
-  bool is_starved() const;  // what could be sent next lacks credit
+  bool is_starved() const;  // nothing can be sent for lack of credit, however free the links are
 
  private:
   // Order in a queue: most urgent first, then first come first served.
@@ -85,7 +85,7 @@ class Scheduler {
   bool has_credit(const Task& task) const;
   void return_credit(State& state);
   void unqueue(const State& state);
-  std::optional<Rank> candidate(const Queue& queue) const;
+  std::optional<Rank> choose(const std::function<bool(uint32_t)>& can_send) const;
   Grant grant(State& state, uint64_t chunk_bytes);
 
   const Policy policy_;

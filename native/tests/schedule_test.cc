@@ -94,6 +94,9 @@ void check_starved() {
   CHECK(scheduler.is_starved());
   scheduler.park(1);
   CHECK(!scheduler.is_starved());
+  scheduler.submit(
+      {4, 9, 1, 20, 20});  // needs more than is left; the third, on another link, must not overtake
+  CHECK(scheduler.is_starved());
 }
 
 void check_larger_than_the_window() {
