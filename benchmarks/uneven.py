@@ -26,8 +26,7 @@ TURNS = 3
 STEPS = 4
 WORKERS, SERVERS, STRANGER = (0, 1), (2, 3), 4
 BOUND = 1.1
-# Medians of one system differ by up to 1 % from run to run: less than that is no difference.
-NO_WORSE = 1.01
+NO_WORSE = 1.0
 Load = Callable[[int], contextlib.AbstractContextManager[None]]
 
 

@@ -61,8 +61,7 @@ def _run(program: Path, *options: str, environment: dict[str, str] | None = None
 
 def test_a_traced_job_is_merged_and_summarised(tmp_path: Path, program: Path) -> None:
     code, output, errors = _run(program, "--timeline", str(tmp_path / "run.json.gz"))
-    assert (code, output.count("trained")) == (0, 2), errors
-    assert "timeline" not in errors, "a busy machine may be warned about, tracing has nothing to say"
+    assert (code, output.count("trained"), errors) == (0, 2, "")
     files = sorted(tmp_path.glob("run.*"))
     assert [f.name for f in files] == [
         f"run.{who}.json.gz" for who in ("rank0", "rank1", "server0", "server1")
