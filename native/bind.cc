@@ -285,16 +285,14 @@ void bind_scheduler(nb::module_& module) {
           nb::arg("id"), nb::arg("priority"), nb::arg("link"), nb::arg("send_bytes"), nb::arg("credit_bytes"))
       .def(
           "next",
-          [](Scheduler& s, uint64_t chunk_bytes, std::vector<uint32_t> busy_links) -> nb::object {
-            std::sort(busy_links.begin(), busy_links.end());
-            const auto can_send = [&](uint32_t link) {
-              return !std::binary_search(busy_links.begin(), busy_links.end(), link);
-            };
+          [](Scheduler& s, uint64_t chunk_bytes, const nb::bytearray& busy) -> nb::object {
+            const auto* bytes = static_cast<const char*>(busy.data());
+            const auto can_send = [&](uint32_t link) { return link >= busy.size() || bytes[link] == 0; };
             const auto grant = s.next(chunk_bytes, can_send);
             if (!grant) return nb::none();
             return nb::make_tuple(grant->id, grant->link, grant->offset, grant->bytes, grant->last);
           },
-          nb::arg("chunk_bytes"), nb::arg("busy_links") = std::vector<uint32_t>{})
+          nb::arg("chunk_bytes"), nb::arg("busy") = nb::bytearray())
       .def("finish", &Scheduler::finish, nb::arg("id"))
       .def("park", &Scheduler::park, nb::arg("id"))
       .def("drop_link", &Scheduler::drop_link, nb::arg("link"))

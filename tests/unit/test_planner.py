@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import resource
+import os
 import subprocess
 import sys
 import xml.etree.ElementTree as ElementTree
@@ -204,16 +204,18 @@ def test_numbers_of_servers_to_try(servers: int) -> None:
 
 def test_a_large_cluster_is_planned_quickly_and_in_little_memory() -> None:
     words = ["plan", "--model", "bert-large", "--workers", "1024", "--servers", "256", "--link-gbit", "100"]
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    done = subprocess.run(
-        [sys.executable, "-m", "byteps", *words], capture_output=True, text=True, timeout=55, check=True
-    )
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    assert "256 CPU servers + workers" in done.stdout
-    # CPU time: how long it takes on a machine that has nothing else to do. Each of the ten steps with servers
-    # simulates 80,000 partitions of 16 KiB, since every server is to hold 200.
-    assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 30
-    assert after.ru_maxrss < 1 << 20, "KiB of the largest child so far"
+    command = [sys.executable, "-m", "byteps", *words]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as plan:
+        assert plan.stdout is not None
+        printed = plan.stdout.read()
+        _, status, usage = os.wait4(plan.pid, 0)  # its own use, not that of the largest child so far
+        plan.returncode = os.waitstatus_to_exitcode(status)
+    assert plan.returncode == 0
+    assert "256 CPU servers + workers" in printed
+    # CPU time: how long it takes on a machine that has nothing else to do. Each of the steps with many
+    # servers simulates 80,000 partitions of 16 KiB, since every server is to hold 200.
+    assert usage.ru_utime + usage.ru_stime < 20
+    assert usage.ru_maxrss < 1 << 20, "KiB"
 
 
 def test_published_gains_stand_beside_predictions(capsys: pytest.CaptureFixture[str]) -> None:
