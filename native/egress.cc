@@ -13,7 +13,7 @@ constexpr double kWindowSeconds = 5e-3;  // long enough that one late wake-up do
 constexpr double kNewWeight = 0.3;       // of a new measurement in the moving average
 constexpr size_t kMinBudgetBytes = 32 * 1024;
 constexpr size_t kMaxBudgetBytes = 4 * 1024 * 1024;
-constexpr size_t kMinLowWaterBytes = 16 * 1024;
+constexpr size_t kMinLowWaterBytes = 4 * 1024;
 constexpr size_t kMaxLowWaterBytes = 256 * 1024;
 
 }  // namespace

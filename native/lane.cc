@@ -11,6 +11,7 @@ namespace {
 
 constexpr size_t kReadBytes = 1024 * 1024;  // per peer and wake-up, so that sending gets its turn
 constexpr int64_t kMaxWaitMs = 60'000;
+constexpr int kDepartureMs = 1;             // half of what may be in the host
 constexpr size_t kFlushBytes = 512 * 1024;  // queued for one peer before a system call is due
 
 Clock::duration duration(double seconds) {
@@ -80,11 +81,14 @@ bool Lane::turn(bool may_wait) {
   const auto now = Clock::now();
   if (stop_by_ && (drained() || now >= *stop_by_)) return false;
   if (now >= next_beat_) beat(now);
-  loop_.run_once(more || !may_wait ? 0 : timeout_ms(Clock::now(), wanted));
+  loop_.run_once(may_wait ? timeout_ms(more, wanted) : 0);
   return true;
 }
 
-int Lane::timeout_ms(Clock::time_point now, Clock::time_point wanted) const {
+// Nothing tells that bytes have left the host's queue, so that is looked for.
+int Lane::timeout_ms(bool more, Clock::time_point wanted) const {
+  if (more) return pending_bytes_ < egress_.budget_bytes() ? 0 : kDepartureMs;
+  const auto now = Clock::now();
   const auto due = std::min(stop_by_ ? std::min(*stop_by_, next_beat_) : next_beat_, wanted);
   const auto left = std::chrono::ceil<std::chrono::milliseconds>(due - now).count();
   return static_cast<int>(std::clamp<int64_t>(left, 0, kMaxWaitMs));
@@ -120,7 +124,7 @@ void Lane::close_peer(Peer& peer) {
   peer.blocked_ = false;
   loop_.unwatch(*peer.link_);
   pending_bytes_ -= peer.pending_bytes();
-  peer.unsent_bytes_ = 0;
+  peer.in_host_bytes_ = 0;
   peer.outbox_.clear();
   peer.link_.reset();
   if (&peer != beacon_.get()) scheduler_.drop_link(peer.number_);
@@ -155,8 +159,9 @@ void Lane::send_all(const Header& header) {
 }
 
 bool Lane::is_quiet() {
-  refresh_unsent();
-  return pending_bytes_ == 0;
+  return std::all_of(peers_.begin(), peers_.end(), [](const auto& peer) {
+    return !peer || !peer->open_ || (peer->outbox_.empty() && peer->link_->unsent() == 0);
+  });
 }
 
 // Sends until the scheduler has nothing to give, the links take no more, or the budget is used up. True if it
@@ -165,20 +170,22 @@ bool Lane::is_quiet() {
 bool Lane::pump() {
   const bool more = grant_some();
   if (more) {
-    refresh_unsent();
+    refresh_in_host();
     if (pending_bytes_ >= egress_.budget_bytes()) block_full_links();
   }
   const bool backlogged = more || any_blocked();
-  const size_t unsent = backlogged ? refresh_unsent() : 0;
-  egress_.observe(backlogged, written_bytes_ - unsent, Clock::now());
+  const size_t in_host = backlogged ? refresh_in_host() : 0;
+  egress_.observe(backlogged, written_bytes_ - in_host, Clock::now());
   return more;
 }
 
-// Each of them has its write event; the others may go on, however full one is.
+// Each of them has its write event; the others may go on, however full one is. What waits in the host's queue
+// has no event.
 void Lane::block_full_links() {
   const size_t low_water = egress_.low_water_bytes(peers_.size());
   for (auto& peer : peers_) {
-    if (peer && peer->open_ && peer->unsent_bytes_ >= low_water) block(*peer);
+    if (peer && peer->open_ && peer->in_host_bytes_ >= low_water && peer->link_->unsent() >= low_water)
+      block(*peer);
   }
 }
 
@@ -218,7 +225,7 @@ void Lane::flush(Peer& peer) {
   const size_t before = peer.outbox_.queued_bytes();
   const bool alive = peer.outbox_.flush(*peer.link_);
   const size_t written = before - peer.outbox_.queued_bytes();
-  peer.unsent_bytes_ += written;  // until the kernel is asked, assume that nothing has left
+  peer.in_host_bytes_ += written;  // until the kernel is asked, assume that nothing has left
   written_bytes_ += written;
   counters_.bytes_sent.fetch_add(written, std::memory_order_relaxed);
   if (written > 0) peer.last_sent_ = Clock::now();
@@ -246,20 +253,20 @@ void Lane::unblock(Peer& peer) {
   loop_.watch_writes(*peer.link_, peer, false);
 }
 
-size_t Lane::refresh_unsent() {
+size_t Lane::refresh_in_host() {
   size_t total = 0;
   for (auto& peer : peers_) {
-    if (peer) total += refresh_unsent(*peer);
+    if (peer) total += refresh_in_host(*peer);
   }
-  return beacon_ ? total + refresh_unsent(*beacon_) : total;
+  return beacon_ ? total + refresh_in_host(*beacon_) : total;
 }
 
-size_t Lane::refresh_unsent(Peer& peer) {
-  if (!peer.open_ || peer.unsent_bytes_ == 0) return 0;
-  const size_t unsent = std::min(peer.link_->unsent(), peer.unsent_bytes_);
-  pending_bytes_ -= peer.unsent_bytes_ - unsent;
-  peer.unsent_bytes_ = unsent;
-  return unsent;
+size_t Lane::refresh_in_host(Peer& peer) {
+  if (!peer.open_ || peer.in_host_bytes_ == 0) return 0;
+  const size_t in_host = std::min(peer.link_->queued(), peer.in_host_bytes_);
+  pending_bytes_ -= peer.in_host_bytes_ - in_host;
+  peer.in_host_bytes_ = in_host;
+  return in_host;
 }
 
 void Lane::read_from(Peer& peer) {

@@ -79,14 +79,14 @@ class Lane {
 
    protected:
     friend class Lane;
-    size_t pending_bytes() const { return outbox_.queued_bytes() + unsent_bytes_; }
+    size_t pending_bytes() const { return outbox_.queued_bytes() + in_host_bytes_; }
 
     Lane& lane_;
     const uint32_t number_;
     std::unique_ptr<Link> link_;
     FrameReader reader_;
     Outbox outbox_;
-    size_t unsent_bytes_ = 0;  // in the kernel, as last seen
+    size_t in_host_bytes_ = 0;  // written, and not gone from this host, as last seen
     size_t low_water_bytes_ = 0;
     bool open_ = true;
     bool blocked_ = false;  // the link takes nothing now; its write event is awaited
@@ -128,20 +128,20 @@ class Lane {
   void flush_all();
   void block(Peer& peer);
   void unblock(Peer& peer);
-  size_t refresh_unsent();  // asks the kernel; returns the sum
-  size_t refresh_unsent(Peer& peer);
+  size_t refresh_in_host();  // asks the kernel; returns the sum
+  size_t refresh_in_host(Peer& peer);
   void read_from(Peer& peer);
   void lose(Peer& peer);
   void beat(Clock::time_point now);
   void lose_silent_peers();
-  int timeout_ms(Clock::time_point now, Clock::time_point wanted) const;
+  int timeout_ms(bool more, Clock::time_point wanted) const;
   bool drained() const;
 
   Loop loop_;
   Egress egress_;
   std::vector<std::unique_ptr<Peer>> peers_;  // by number; gaps are null
   std::unique_ptr<Peer> beacon_;
-  size_t pending_bytes_ = 0;  // over all peers: in outboxes and unsent in the kernel
+  size_t pending_bytes_ = 0;  // over all peers: in outboxes, or else in this host
   bool over_budget_ = false;
   uint64_t written_bytes_ = 0;
   Clock::time_point next_beat_{};

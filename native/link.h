@@ -31,8 +31,11 @@ class Link {
   virtual int write_fd() const = 0;
   virtual uint32_t write_event() const = 0;
 
-  // Bytes taken by send() that have not left this host yet. Bytes on the wire do not count.
+  // Bytes taken by send() that the link has not sent yet.
   virtual size_t unsent() const = 0;
+
+  // Those, and what waits in the host's own queue in front of the network.
+  virtual size_t queued() const = 0;
 
   // The write event is raised once fewer than this many bytes are unsent.
   virtual void set_low_water(size_t bytes) = 0;

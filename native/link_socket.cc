@@ -1,5 +1,6 @@
 // A link over a connected stream socket (TCP, or a Unix socket pair in tests).
 #include <fcntl.h>
+#include <linux/sock_diag.h>
 #include <linux/sockios.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -8,7 +9,9 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <array>
 #include <cerrno>
+#include <cstdint>
 #include <cstring>
 #include <stdexcept>
 #include <string>
@@ -54,6 +57,14 @@ class SocketLink final : public Link {
   size_t unsent() const override {
     int bytes = 0;
     return ioctl(fd_, SIOCOUTQNSD, &bytes) == 0 ? static_cast<size_t>(bytes) : 0;
+  }
+
+  // Packets count until the device has sent them; a little more than their bytes, for how they are kept.
+  size_t queued() const override {
+    std::array<uint32_t, SK_MEMINFO_VARS> memory{};
+    socklen_t length = sizeof memory;
+    const bool known = getsockopt(fd_, SOL_SOCKET, SO_MEMINFO, memory.data(), &length) == 0;
+    return unsent() + (known ? memory[SK_MEMINFO_WMEM_ALLOC] : 0);
   }
 
   void set_low_water(size_t bytes) override {

@@ -142,6 +142,7 @@ void check_backpressure(LinkMaker make) {
   out.fill(random);
   CHECK(out.sent > 0 && !writable(*here));
   CHECK(here->unsent() <= out.sent);
+  CHECK(here->queued() >= here->unsent());
   while (!writable(*here)) {
     if (in.take(random) == 0) CHECK(readable(*there, kPatienceMs));
   }
@@ -187,6 +188,7 @@ void check_unsent_in_the_kernel() {
   Writer out(*here);
   out.fill(random);
   CHECK(here->unsent() > 0);  // the receiver's window is full
+  CHECK(here->queued() >= here->unsent());
 }
 
 bool refuses(int fd) {

@@ -152,12 +152,13 @@ class Sender:
         while self._until and self._until[0][0] <= now_s:
             self._busy[heapq.heappop(self._until)[1]] = 0
         while True:
-            busiest_s = now_s + self._lag_s
+            busiest_s = 0.0
             for gate in self._gates:  # millions of times in a plan, so without calls
                 if gate.free_s > busiest_s:
                     busiest_s = gate.free_s
-            if busiest_s > now_s + self._lag_s:
-                self._look_at(busiest_s - self._lag_s)
+            free_s = busiest_s - self._lag_s
+            if free_s > now_s:
+                self._look_at(free_s)
                 return
             grant = self._scheduler.next(self._chunk_bytes, self._busy)
             if grant is None:
