@@ -47,11 +47,12 @@ def engine(meeting: Meeting) -> TorchCollectives:
     """Make the collectives of this rank; all ranks do at the same time.
 
     Raises:
-        ConfigError: The script's process group has other ranks than the job.
+        ConfigError: The script's process group has other ranks than the job, or another backend elsewhere.
         JoinError: The ranks cannot reach each other.
         PeerLost: One was lost meanwhile.
     """
     backend = _backend_of_script(meeting)
+    _agree(backend, meeting)
     if backend:
         groups = [_beside(backend, meeting) for _ in range(CONCURRENCY // _PER_GROUP)]
         return TorchCollectives(backend, groups)
@@ -127,6 +128,35 @@ def _backend_of_script(meeting: Meeting) -> str:
     names = dist.get_backend_config().split(",")
     found = dict(name.split(":", 1) for name in names if ":" in name).get("cpu", "")
     return "" if found in ("nccl", "fake") else found
+
+
+def _agree(backend: str, meeting: Meeting) -> None:
+    """Make sure that all ranks make groups of the same kind: else they would wait for each other.
+
+    Raises:
+        ConfigError: They do not; on all ranks.
+    """
+    board, limit_s = meeting.board, meeting.config.join_timeout_s
+    if meeting.rank != 0:
+        board.set(f"backend {meeting.rank}", backend.encode())
+        verdict = board.get("backends", limit_s).decode()
+    else:
+        others = range(1, meeting.size)
+        told = {rank: board.get(f"backend {rank}", limit_s).decode() for rank in others}
+        verdict = next(
+            (_difference(backend, rank, other) for rank, other in told.items() if other != backend), ""
+        )
+        board.set("backends", verdict.encode())
+    if verdict:
+        raise ConfigError(verdict)
+
+
+def _difference(backend: str, rank: int, other: str) -> str:
+    groups = [f"a process group with {name}" if name else "no process group" for name in (backend, other)]
+    return (
+        f"rank 0 has {groups[0]} for host memory and rank {rank} has {groups[1]}; call "
+        "torch.distributed.init_process_group with the same backend on all ranks before init(), or on none"
+    )
 
 
 def _beside(backend: str, meeting: Meeting) -> Any:
