@@ -122,7 +122,7 @@ class Contest:
         if kind in ALL_REDUCE and self._gloo is None:
             self._gloo = starter.gloo()
         print(f"starting {name}", file=sys.stderr)
-        if kind == "ddp":
+        if kind in ("ddp", "split"):
             job = starter.gloo(kind, WORKER)
         elif kind == "horovod":
             job = starter.horovod(WORKER, HOROVOD)

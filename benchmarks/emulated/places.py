@@ -13,7 +13,7 @@ HOSTS = 2 * WORKERS
 COLOCATED = ", colocated"
 # Modes whose workers sum among themselves, by byteps's scheduler.
 ALL_REDUCE = ("allreduce", "allreduce-cross")
-RINGS = ("ddp", "horovod", *ALL_REDUCE)
+RINGS = ("ddp", "split", "horovod", *ALL_REDUCE)
 # Partitions are whole, so a server may get a little less than its share, and its link with it.
 LEAST_SHARE = 0.98
 _PLACE = re.compile(rf"(?P<colocated>{COLOCATED})?(?:, (?P<count>\d+) servers?)?$")
