@@ -52,6 +52,7 @@ bench: setup
 	$(PY) -m benchmarks.duplex
 	$(PY) -m benchmarks.urgent
 	$(PY) -m benchmarks.uneven
+	$(PY) -m benchmarks.mixed
 	$(PY) -m benchmarks.tracing
 	$(PY) -m benchmarks.emulated rows --colocated --plot docs/emulated.svg
 	$(PY) -m benchmarks.emulated overlap

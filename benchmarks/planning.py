@@ -1,11 +1,12 @@
 """What the planner predicts beside what was measured on emulated hosts.
 
-``python -m benchmarks.planning FILE`` reads what ``python -m benchmarks.emulated rows --colocated --json``
-printed. A line there names its row as ``1 vgg16 332 ms, 440 Mbit/s`` and its system: ``ddp``, ``horovod``,
+``python -m benchmarks.planning FILE`` reads what ``python -m benchmarks.emulated rows --colocated --servers 2
+--modes cross,plain,ddp,allreduce-cross --json`` printed. A line there names its row as
+``1 vgg16 332 ms, 440 Mbit/s`` and its system: ``ddp``, ``horovod``, ``allreduce-cross`` or ``allreduce``,
 ``cross`` or ``plain``, and for the latter two where the sums are made: in four CPU servers, ``, N servers``
-for another number of them, ``, colocated`` for servers on the workers' hosts (and ``, N servers`` besides),
-``, all-reduce`` for none. Nothing is fitted: computing times and link rates are the nominal ones, settings
-and overheads byteps's defaults.
+for another number of them, ``, colocated`` for servers on the workers' hosts (and ``, N servers`` besides).
+Nothing is fitted: computing times and link rates are the nominal ones, settings and overheads byteps's
+defaults.
 """
 
 from __future__ import annotations
@@ -36,7 +37,9 @@ MEAN, WORST = 0.03, 0.07
 # Systems that differ by less need no order.
 APART = 1.05
 _ROW = re.compile(r"(\d+) (\w+) ([\d.]+) ms, ([\d.]+) Mbit/s")
-_SYSTEM = re.compile(r"(cross|plain)(?P<place>, colocated|, all-reduce)?(?:, (?P<count>\d+) servers?)?")
+_SYSTEM = re.compile(r"(cross|plain)(?P<place>, colocated)?(?:, (?P<count>\d+) servers?)?")
+# Whether each crosses the barrier.
+ALL_REDUCE: Mapping[str, bool] = {"allreduce": False, "allreduce-cross": True}
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,15 +119,15 @@ def predict(row: str, system: str) -> float | None:
     if system in BUCKET_BYTES:
         path = DataPath(fusion_bytes=BUCKET_BYTES[system])
         return Rings(scheduled=False).simulate(profile, machines, path, crosses=False).step_s
+    if system in ALL_REDUCE:
+        rings = Rings(scheduled=True)
+        size = rings.partition_bytes(profile, machines, DataPath())
+        path = DataPath(partition_bytes=size, fusion_bytes=size)
+        return rings.simulate(profile, machines, path, crosses=ALL_REDUCE[system]).step_s
     named = _SYSTEM.fullmatch(system)
     if named is None:
         return None
     crosses = named[1] == "cross"
-    if named["place"] == ", all-reduce":
-        rings = Rings(scheduled=True)
-        size = rings.partition_bytes(profile, machines, DataPath())
-        path = DataPath(partition_bytes=size, fusion_bytes=size)
-        return rings.simulate(profile, machines, path, crosses=crosses).step_s
     colocated = named["place"] is not None
     count = int(named["count"] or (0 if colocated else WORKERS))
     machines = dataclasses.replace(machines, colocated=colocated)

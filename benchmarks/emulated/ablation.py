@@ -12,7 +12,8 @@ from dataclasses import dataclass
 
 from benchmarks.cluster import Cluster
 from benchmarks.common import Row, Table, report
-from benchmarks.emulated.contest import HOSTS, Contest, Trial
+from benchmarks.emulated.contest import Contest, Trial
+from benchmarks.emulated.places import HOSTS
 from benchmarks.emulated.profiles import ROWS
 
 NUMBERS = (1, 5)

@@ -15,22 +15,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from benchmarks.cluster import Cluster
+from benchmarks.emulated.places import ALL_REDUCE, HOSTS, WORKERS, Place, mode_of, place_of
 from benchmarks.emulated.profiles import SCALE, Layer, Setting, layers
 from benchmarks.jobs import Job
 from benchmarks.starting import Starter
 from byteps.planner import bounds
 
 WORKER = "benchmarks.emulated.worker"
-WORKERS = 4
-HOSTS = 2 * WORKERS
-COLOCATED = ", colocated"
-# Modes whose workers sum among themselves, by byteps's scheduler.
-ALL_REDUCE = ("allreduce", "allreduce-cross")
 # Steps whose times do not count: queues fill, and byteps learns the order and the link's rate.
 WARM_STEPS = 4
 COMPUTE_STEPS = 10
 COMPUTE_WARM_STEPS = 2
 LEAD_S = 0.05
+RING_REPEATS = 5
 # The interface counts headers too, acknowledgements, heartbeats and what is sent again.
 HEADERS = 1.05
 # Horovod's default, at the emulation's scale. Paused ranks must not be taken for lost.
@@ -42,15 +39,17 @@ class Outcome:
     """What one system did with one setting.
 
     Args:
-        share: How often the gradients' bytes should cross a worker's link.
+        share: How often the gradients' bytes should cross the busiest links.
         step_s: Time of a step, of each turn.
-        nbytes: Bytes of a step at an interface over the gradients', the most of all hosts and directions.
+        nbytes: Bytes of a step at an interface over the gradients', the most of those hosts and directions.
+        fewest: The same, the least.
         worker_cpu_s, server_cpu_s: CPU time of a step of all workers and of all servers, of each turn.
     """
 
     share: float
     step_s: list[float] = field(default_factory=list)
     nbytes: list[float] = field(default_factory=list)
+    fewest: list[float] = field(default_factory=list)
     worker_cpu_s: list[float] = field(default_factory=list)
     server_cpu_s: list[float] = field(default_factory=list)
 
@@ -67,11 +66,13 @@ class Trial:
         setting: What was emulated.
         layers: With computing times as they were measured.
         outcomes: By the job's name.
+        ring: What gloo's own all_reduce of the model's bytes makes of the links' goodput; 0: not measured.
     """
 
     setting: Setting
     layers: list[Layer]
     outcomes: dict[str, Outcome]
+    ring: float = 0.0
 
     @property
     def compute_s(self) -> float:
@@ -101,33 +102,33 @@ class Contest:
         self._cluster = cluster
         self._workers = range(WORKERS)
         self._rate = cluster.rate
-        self._shares: dict[str, float] = {}
+        self._places: dict[str, Place] = {}
+        self._gloo: Job | None = None
         self.jobs: dict[str, Job] = {}
 
     def start(self, name: str, kind: str = "", settings: Mapping[str, str] | None = None) -> None:
         """Start a job.
 
         Args:
-            name: Its name; one that ends with ``COLOCATED`` has its servers on the workers' hosts.
+            name: Its name; says where its servers are, see ``place_of``.
             kind: The worker's system; by default the name says it.
             settings: Variables of a byteps job.
         """
-        kind = kind or name.removesuffix(COLOCATED)
-        dedicated = not name.endswith(COLOCATED)
-        servers = range(WORKERS, HOSTS) if dedicated else self._workers
+        kind = kind or mode_of(name)
+        place = self._places[name] = place_of(name, kind)
         if kind in ALL_REDUCE:
-            servers, settings = range(0), {"BYTEPS_COMMUNICATOR": "allreduce", **(settings or {})}
-        starter = Starter(self._cluster, self._workers, servers)
+            settings = {"BYTEPS_COMMUNICATOR": "allreduce", **(settings or {})}
+        starter = Starter(self._cluster, self._workers, place.servers)
+        if kind in ALL_REDUCE and self._gloo is None:
+            self._gloo = starter.gloo()
         print(f"starting {name}", file=sys.stderr)
-        if kind == "ddp":
+        if kind in ("ddp", "split"):
             job = starter.gloo(kind, WORKER)
         elif kind == "horovod":
             job = starter.horovod(WORKER, HOROVOD)
         else:
             job = starter.byteps(kind, WORKER, settings)
         self.jobs[name] = replace(job, name=name)
-        own = dedicated and kind not in ("ddp", "horovod", *ALL_REDUCE)
-        self._shares[name] = bounds.link_share(WORKERS, WORKERS if own else 0)
 
     def run(self, setting: Setting, turns: int, steps: int, names: Sequence[str] = ()) -> Trial:
         """Train a setting with some systems, by default all, by turns.
@@ -140,7 +141,7 @@ class Contest:
         for job in jobs.values():
             with awake(job):
                 job.ask(do="prepare", profile=setting.profile, compute_s=setting.compute_s)
-        outcomes = {name: Outcome(self._shares[name]) for name in jobs}
+        outcomes = {name: Outcome(self._places[name].share) for name in jobs}
         first = next(iter(jobs.values()))
         computing_s = [self.compute_s(first)]
         for turn in range(turns):
@@ -154,7 +155,7 @@ class Contest:
             with awake(job):
                 if not all(job.ask(do="check")):
                     raise RuntimeError(f"{job.name}, {setting.title}: the parameters are wrong")
-        return Trial(setting, layers(setting.profile, min(computing_s)), outcomes)
+        return Trial(setting, layers(setting.profile, min(computing_s)), outcomes, self._ring(setting))
 
     def shape(self, setting: Setting) -> None:
         """Give every link the setting's rate."""
@@ -173,33 +174,42 @@ class Contest:
 
     def close(self) -> None:
         """End all jobs."""
-        for job in self.jobs.values():
+        for job in [*self.jobs.values(), *([self._gloo] if self._gloo else [])]:
             resume(job)
             job.close()
 
+    def _ring(self, setting: Setting) -> float:
+        """See ``Trial.ring``; measured once one of the jobs sums by all-reduce."""
+        if self._gloo is None:
+            return 0.0
+        model_bytes = sum(layer.nbytes for layer in layers(setting.profile, setting.compute_s))
+        times_s = self._gloo.exchange_s(model_bytes, RING_REPEATS)
+        return bounds.link_share(WORKERS, 0) * model_bytes / setting.goodput / statistics.median(times_s)
+
     def _turn(self, job: Job, setting: Setting, steps: int, outcome: Outcome) -> None:
         total = WARM_STEPS + steps
-        counted, cpu_s = self._counters(), (job.worker_cpu_s(), job.server_cpu_s())
+        place = self._places[job.name]
+        counted, cpu_s = self._counters(place.busiest), (job.worker_cpu_s(), job.server_cpu_s())
         moments = job.ask(do="train", steps=total, begin=time.monotonic() + LEAD_S)
         outcome.step_s.append(max(m[-1] - m[WARM_STEPS] for m in moments) / steps)
         outcome.worker_cpu_s.append((job.worker_cpu_s() - cpu_s[0]) / total)
         outcome.server_cpu_s.append((job.server_cpu_s() - cpu_s[1]) / total)
         model_bytes = sum(layer.nbytes for layer in layers(setting.profile, setting.compute_s))
-        moved = [
-            (new - old) / total / model_bytes for old, new in zip(counted, self._counters(), strict=True)
-        ]
+        after = self._counters(place.busiest)
+        moved = [(new - old) / total / model_bytes for old, new in zip(counted, after, strict=True)]
         outcome.nbytes.append(max(moved))
+        outcome.fewest.append(min(moved))
         # What a push phase gives back to only one rank comes on top in one direction or the other.
         most = 1.0 if job.name.startswith("serial-ps") else 0.0
-        if not outcome.share <= min(moved) <= max(moved) <= HEADERS * (outcome.share + most):
+        if not place.least <= min(moved) <= max(moved) <= HEADERS * (outcome.share + most):
             raise RuntimeError(
                 f"{job.name}, {setting.title}: the interfaces counted {min(moved):.3f} to {max(moved):.3f} "
                 f"times the gradients' bytes, not {outcome.share:g}"
             )
 
-    def _counters(self) -> list[int]:
-        """Bytes sent and received at each worker's interface."""
-        return [count for host in self._workers for count in self._cluster.nic_bytes(host)]
+    def _counters(self, hosts: Sequence[int]) -> list[int]:
+        """Bytes sent and received at hosts' interfaces."""
+        return [count for host in hosts for count in self._cluster.nic_bytes(host)]
 
 
 @contextlib.contextmanager

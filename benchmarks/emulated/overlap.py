@@ -14,7 +14,8 @@ from collections.abc import Sequence
 
 from benchmarks.cluster import Cluster
 from benchmarks.common import Row, report
-from benchmarks.emulated.contest import HEADERS, HOSTS, LEAD_S, WARM_STEPS, Contest
+from benchmarks.emulated.contest import HEADERS, LEAD_S, WARM_STEPS, Contest
+from benchmarks.emulated.places import HOSTS
 from benchmarks.emulated.profiles import ROWS, layers
 
 SETTING, LARGEST = ROWS[2], "fc6"

@@ -14,7 +14,8 @@ from pathlib import Path
 from benchmarks.cluster import Cluster
 from benchmarks.common import Row, Table, report
 from benchmarks.emulated.chart import bars
-from benchmarks.emulated.contest import ALL_REDUCE, COLOCATED, HOSTS, Contest, Trial
+from benchmarks.emulated.contest import Contest, Trial
+from benchmarks.emulated.places import ALL_REDUCE, COLOCATED, HOSTS, RINGS
 from benchmarks.emulated.profiles import ROWS
 from benchmarks.emulated.systems import SYSTEMS
 from benchmarks.peers.environments import PeerMissing
@@ -38,6 +39,7 @@ COLUMNS = (
     "NIC bytes",
     "expected",
     "over ddp",
+    "gloo's ring",
     "worker CPU s",
     "server CPU s",
 )
@@ -52,6 +54,9 @@ def main(words: Sequence[str]) -> None:
     parser.add_argument(
         "--colocated", action="store_true", help="byteps also with its servers on the workers' hosts"
     )
+    parser.add_argument(
+        "--servers", type=int, metavar="K", help="byteps also with K servers on hosts of their own"
+    )
     parser.add_argument("--turns", type=int, default=TURNS, help="of each system")
     parser.add_argument(
         "--steps", type=int, default=STEPS, help="of each turn, after those that do not count"
@@ -61,7 +66,10 @@ def main(words: Sequence[str]) -> None:
     settings = [ROWS[int(number) - 1] for number in arguments.rows.split(",")]
     with Cluster(HOSTS, settings[0].rate) as cluster:
         contest = Contest(cluster)
-        start(contest, arguments.modes.split(","), arguments.colocated)
+        places = [COLOCATED] * arguments.colocated
+        if arguments.servers:
+            places.append(f", {arguments.servers} servers")
+        start(contest, arguments.modes.split(","), places)
         trials = [contest.run(setting, arguments.turns, arguments.steps) for setting in settings]
         contest.close()
     if arguments.plot:
@@ -72,15 +80,15 @@ def main(words: Sequence[str]) -> None:
     report(title, verdicts, as_json=arguments.json, table=table)
 
 
-def start(contest: Contest, modes: Sequence[str], colocated: bool) -> None:
-    """Start what was asked for. A peer that is not installed is left out."""
+def start(contest: Contest, modes: Sequence[str], places: Sequence[str]) -> None:
+    """Start what was asked for, byteps's servers also at other places. A peer not installed is left out."""
     for mode in modes:
         try:
             contest.start(mode)
         except PeerMissing as missing:
             print(f"left out: {missing}", file=sys.stderr)
-        if colocated and mode not in ("ddp", "horovod", *ALL_REDUCE):
-            contest.start(mode + COLOCATED)
+        for place in [] if mode in RINGS else places:
+            contest.start(mode + place)
 
 
 def line(trial: Trial, name: str) -> list[str | float]:
@@ -99,6 +107,7 @@ def line(trial: Trial, name: str) -> list[str | float]:
         max(outcome.nbytes),
         outcome.share,
         time_s / ddp.time_s() if ddp else "",
+        trial.ring if name in ALL_REDUCE else "",
         sum(outcome.worker_cpu_s) / len(outcome.worker_cpu_s),
         sum(outcome.server_cpu_s) / len(outcome.server_cpu_s),
     ]
@@ -117,6 +126,7 @@ def verdict(trial: Trial) -> list[Row]:
             rows.append(Row(f"row {number}: {name}, FIFO bound / T", of_fifo, OF_LIMIT, least=True))
         if name == "allreduce-cross":
             rows.append(Row(f"row {number}: {name}, T*/T", of_limit, OF_RINGS_LIMIT, least=True))
+            rows.append(Row(f"row {number}: gloo's own ring, share of the links' goodput", trial.ring))
         if name == "allreduce-cross" and "ddp" in outcomes:
             over = outcome.time_s() / outcomes["ddp"].time_s()
             rows.append(Row(f"row {number}: {name} / ddp", over, RINGS_OF_DDP_ON.get(number, OF_DDP)))

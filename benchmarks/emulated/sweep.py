@@ -15,7 +15,8 @@ from pathlib import Path
 
 from benchmarks.cluster import Cluster
 from benchmarks.common import Row, Table, report
-from benchmarks.emulated.contest import COLOCATED, HOSTS, Contest
+from benchmarks.emulated.contest import Contest
+from benchmarks.emulated.places import COLOCATED, HOSTS
 from benchmarks.emulated.profiles import GOODPUT, Setting, layers
 
 # Computing time of a step, milliseconds, so that rates of different models are alike.

@@ -98,6 +98,13 @@ def ddp(model: torch.nn.Module) -> Training:
     return Training(wrapped, optimizer.zero_grad, optimizer.step)
 
 
+def split(model: torch.nn.Module) -> Training:
+    """All-reduce in two halves, in buckets of DDP's size."""
+    halves: Any = importlib.import_module("benchmarks.emulated.split")
+    training: Training = halves.split(model, round(BUCKET_MB * 2**20))
+    return training
+
+
 def horovod(model: torch.nn.Module) -> Training:
     """Horovod's ``DistributedOptimizer``."""
     hvd: Any = importlib.import_module("horovod.torch")
@@ -143,5 +150,6 @@ SYSTEMS: Mapping[str, System] = {
     "push-pull": _of_byteps(_by_hand("push_pull")),
     "serial-ps": _of_byteps(_by_hand("serial_ps")),
     "ddp": System(_start_gloo, ddp, torch.distributed.destroy_process_group),
+    "split": System(_start_gloo, split, torch.distributed.destroy_process_group),
     "horovod": System(lambda rank, size: _of_horovod().init(), horovod, lambda: _of_horovod().shutdown()),
 }

@@ -20,32 +20,37 @@ PARTITIONS_PER_SERVER = 200
 """A server holds at least about this many partitions: the few in flight are then a small part of a step."""
 
 
-def mixed_weights(n_workers: int, k_cpu_servers: int) -> list[float]:
+def mixed_weights(n_workers: int, k_cpu_servers: int, colocated: int | None = None) -> list[float]:
     """Shares of the bytes that use all links fully when some servers share workers' machines.
 
     With n workers, each with a colocated server, and k CPU-only servers, a CPU server takes
-    2(n-1)/(n^2+kn-2k) of the bytes and a colocated one (n-k)/(n^2+kn-2k). From k = n on the CPU
-    servers take everything.
+    2(n-1)/(n^2+kn-2k) of the bytes and a colocated one (n-k)/(n^2+kn-2k) (Jiang et al., OSDI 2020). From
+    k = n on the CPU servers take everything. Where only c of the workers have a server, a worker's link
+    with a server carries 1 + (n-2)x and a CPU server's ny of the bytes; they are equal at
+    x = (n-k)/(cn+kn-2k) and y = (n+c-2)/(cn+kn-2k), which are the above for c = n.
 
     Args:
-        n_workers: Workers, each with one colocated server; at least 1.
+        n_workers: Workers' machines; at least 1.
         k_cpu_servers: Servers on machines of their own; 0 or more.
+        colocated: How many of the workers' machines have a server; all if not given.
 
     Returns:
-        The n colocated servers' weights, then the k CPU servers' weights; they add up to 1.
+        The colocated servers' weights, then the k CPU servers' weights; they add up to 1.
 
     Raises:
-        ValueError: No worker, or a negative number of servers.
+        ValueError: No worker, a negative number of servers, or no server at all.
     """
-    n, k = n_workers, k_cpu_servers
-    if n < 1 or k < 0:
+    n, k, c = n_workers, k_cpu_servers, n_workers if colocated is None else colocated
+    if n < 1 or k < 0 or not 0 <= c <= n or c + k == 0:
         raise ValueError(
             f"mixed_weights needs at least 1 worker and no negative server count, not {n} and {k}"
         )
     if k >= n:
-        return [0.0] * n + [1.0 / k] * k
-    whole = n * n + k * n - 2 * k
-    return [(n - k) / whole] * n + [2 * (n - 1) / whole] * k
+        return [0.0] * c + [1.0 / k] * k
+    if c == 0:
+        return [1.0 / k] * k
+    whole = c * n + k * n - 2 * k
+    return [(n - k) / whole] * c + [(n + c - 2) / whole] * k
 
 
 class Unplaced:

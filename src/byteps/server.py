@@ -271,4 +271,5 @@ def _join_message(config: Config, port: int) -> Join:
         address=advertised_address(config, host.strip("[]")),
         port=port,
         pid=os.getpid(),
+        weight=config.server_weight,
     )

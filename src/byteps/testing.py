@@ -115,13 +115,6 @@ class _Cluster:
         self._hub.connect(control)
         welcome = control.join(join_message(config), JOIN_TIMEOUT_S)
 
-        if uses_collectives(config):
-            collectives = AllReduce(control, welcome, config)
-            session = Session(config, welcome, collectives, control)
-            relay.attach(session)
-            collectives.start(self._engine)
-            return session
-
         def link(server: int, lane: int) -> _native.Link:
             here, there = _native.inproc_links()
             self.servers[server].native.add_link(welcome.rank, lane, there)
@@ -129,10 +122,16 @@ class _Cluster:
 
         trace = open_trace(config, "worker", welcome.rank, welcome.size)
         worker = start_data_plane(config, welcome, link, event_capacity=trace.capacity)
-        communicator: Communicator = ParameterServer(control, worker, welcome.rank, credit_of(config), trace)
+        communicator: Communicator = (
+            AllReduce(control, welcome, config, worker.close, trace)
+            if uses_collectives(config)
+            else ParameterServer(control, worker, welcome.rank, credit_of(config), trace)
+        )
         trace.start(worker.take_events, control.wall_clock_s)
         session = Session(config, welcome, communicator, control, trace)
         relay.attach(session)
+        if isinstance(communicator, AllReduce):
+            communicator.start(self._engine)
         return session
 
 

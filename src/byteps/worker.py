@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
 import socket
@@ -11,7 +12,7 @@ from dataclasses import dataclass
 from byteps import _native
 from byteps.config import Config
 from byteps.errors import ConfigError, HandshakeError, JoinError
-from byteps.network import connect
+from byteps.network import advertised_address, connect, parse_address
 from byteps.scheduler import POLICIES
 from byteps.security import Identity, connect_steps, handshake, load_token
 from byteps.wire import JobSettings, Join, Welcome
@@ -46,9 +47,18 @@ def join_message(config: Config) -> Join:
         local_rank=config.local_rank,
         local_size=config.local_size,
         node=socket.gethostname(),
+        address=_address(config),
         pid=os.getpid(),
         settings=settings_of(config),
     )
+
+
+def _address(config: Config) -> str:
+    """Where this worker's traffic enters and leaves its machine. It tells which servers share that link."""
+    # Nobody connects to a worker, so it need not have such an address.
+    with contextlib.suppress(ConfigError):
+        return advertised_address(config, parse_address(config.coordinator)[0]) if config.coordinator else ""
+    return ""
 
 
 def credit_of(config: Config) -> int:

@@ -6,12 +6,14 @@ from functools import partial
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 
+from byteps.communicator import Meeting
 from byteps.dtypes import DType, ReduceOp
 from byteps.session import Session
 from byteps.testing import run_ranks
-from byteps.torch.collectives import engine
+from byteps.torch.collectives import DeviceCollectives, engine
 from tests.session import arrays
 from tests.session.arrays import exchange, spec
 from tests.session.test_programs import Program, check, programs
@@ -26,6 +28,17 @@ job = partial(arrays.job, communicator="allreduce", engine=engine)
 def test_every_dtype_and_size(size: int, turn: int) -> None:
     with job(size, partition_bytes=PARTITION_BYTES, collective_bytes=PARTITION_BYTES) as sessions:
         check_all_cases(sessions, turn)
+
+
+def through_copies(meeting: Meeting) -> DeviceCollectives:
+    """What NCCL gets, with gloo in its place and host memory as the device's."""
+    gloo = engine(meeting)
+    return DeviceCollectives("gloo", gloo._groups, torch.device("cpu"))
+
+
+def test_every_dtype_and_size_by_groups_that_work_on_copies() -> None:
+    with arrays.job(3, communicator="allreduce", engine=through_copies, collective_bytes=1 << 16) as sessions:
+        check_all_cases(sessions, 1)
 
 
 @settings(max_examples=30, deadline=None)

@@ -155,6 +155,7 @@ def test_one_rank_needs_nobody() -> None:
         ({"size": 4}, "localhost", "127.0.0.1"),
         ({"size": 4}, "10.1.2.3", "route to 10.1.2.3"),
         ({"size": 4}, "loopback.example", "route to 192.0.2.1"),
+        ({"extra_servers": 1}, "127.0.0.1", "route to 192.0.2.1"),
         ({"advertise_host": "10.9.9.9"}, "10.1.2.3", "10.9.9.9"),
     ],
 )

@@ -129,6 +129,29 @@ def other_ranks() -> None:
     bps.init()
 
 
+def some_have_a_group() -> None:
+    """Rank 0 has no process group any more when it calls init(), rank 1 has."""
+    rank, size = int(os.environ["BYTEPS_RANK"]), int(os.environ["BYTEPS_SIZE"])
+    store = f"file://{os.environ['STORE']}"
+    dist.init_process_group("gloo", init_method=store, rank=rank, world_size=size)
+    if rank == 0:
+        dist.destroy_process_group()
+    bps.init()
+
+
+def group_destroyed() -> None:
+    """The script destroys its process group before byteps has been shut down."""
+    rank, size = int(os.environ["BYTEPS_RANK"]), int(os.environ["BYTEPS_SIZE"])
+    store = f"file://{os.environ['STORE']}"
+    dist.init_process_group("gloo", init_method=store, rank=rank, world_size=size)
+    bps.init()
+    bps.push_pull(torch.ones(1000), name="x", average=False)
+    dist.destroy_process_group()
+    assert torch.all(bps.push_pull(torch.ones(1000), name="x", average=False) == size)
+    bps.shutdown()
+    print("equal")
+
+
 def lost() -> None:
     """Rank 1 dies within a step; the others keep what they had."""
     bps.init()

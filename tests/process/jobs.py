@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 import select
+import signal
 import subprocess
 import sys
 import uuid
@@ -74,6 +76,18 @@ class Job:
 def run_byteps(*words: str, environment: Mapping[str, str] | None = None) -> Job:
     """Start the ``byteps`` command."""
     return Job([sys.executable, "-m", "byteps", *words], environment or {})
+
+
+def dump(job: Job, pid: int, *awaited: str) -> str:
+    """Ask a process what it is at (SIGUSR1), and read stderr until every one of the patterns has come."""
+    os.kill(pid, signal.SIGUSR1)
+    assert job.popen.stderr is not None
+    read = ""
+    for line in job.popen.stderr:
+        read += line
+        if all(re.search(pattern, read, re.MULTILINE) for pattern in awaited):
+            return read
+    raise AssertionError(f"the job ended without saying all of {awaited!r}:\n{read}")
 
 
 def marked(marker: str) -> list[int]:

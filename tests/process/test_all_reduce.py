@@ -30,8 +30,10 @@ def test_training_equals_distributed_data_parallel(ranks: int, tmp_path: Path) -
     assert output.count("equal") == ranks
 
 
-def test_the_script_may_use_its_own_process_group_meanwhile(tmp_path: Path) -> None:
-    code, output, errors = run("beside", 2, tmp_path).finish()
+@pytest.mark.parametrize("what", ["beside", "group_destroyed"])
+def test_the_scripts_own_process_group_is_its_own_affair(what: str, tmp_path: Path) -> None:
+    """It may be used meanwhile, and destroyed before byteps has been shut down."""
+    code, output, errors = run(what, 2, tmp_path).finish()
     assert code == 0, errors
     assert output.count("equal") == 2
 
@@ -40,6 +42,13 @@ def test_a_process_group_of_other_ranks_is_refused(tmp_path: Path) -> None:
     code, _, errors = run("other_ranks", 2, tmp_path).finish()
     assert code != 0
     assert re.search(r"torch\.distributed says that this is rank 0 of 1, byteps that it is rank 1", errors)
+
+
+def test_a_process_group_on_some_ranks_only_is_refused(tmp_path: Path) -> None:
+    code, _, errors = run("some_have_a_group", 2, tmp_path).finish()
+    assert code != 0
+    said = "ConfigError: rank 0 has no process group and rank 1 has a process group of gloo; call torch"
+    assert said in errors, errors
 
 
 @pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGSTOP])

@@ -43,6 +43,17 @@ def test_one_worker_and_its_server_are_a_pair_as_well() -> None:
     assert pair["bytes_per_s"] > 1e6
 
 
+def test_workers_without_servers_are_tried_all_together() -> None:
+    job = run_byteps("doctor", "--np", "3", "--communicator", "allreduce")
+    code, output, errors = job.finish()
+    assert (code, errors) == (0, ""), output
+    assert "3 workers and 0 servers reach it" in output
+    assert re.search(
+        r"^OK +all-reduce +3 workers sum 4 bytes in \d+\.\d+ ms, 16\.0 MiB at \d", output, re.MULTILINE
+    )
+    assert output.splitlines()[-1].endswith("0 WARN, 0 FAIL")
+
+
 def test_in_place_of_the_script_under_byteps_run() -> None:
     job = run_byteps("run", "-np", "2", "--servers", "1", "--", *DOCTOR)
     code, output, errors = job.finish()

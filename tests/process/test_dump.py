@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import re
-import signal
 from pathlib import Path
 
 import pytest
 
-from .jobs import Job, run_byteps
+from .jobs import Job, dump, run_byteps
 
 STUCK = """
 import os, sys, threading
@@ -35,18 +33,6 @@ def job(tmp_path: Path) -> Job:
     script = tmp_path / "train.py"
     script.write_text(STUCK)
     return run_byteps("run", "-np", "2", "--servers", "1", str(script), str(tmp_path / "go"))
-
-
-def dump(job: Job, pid: int, *awaited: str) -> str:
-    """Send the signal and read stderr until every one of the patterns has come."""
-    os.kill(pid, signal.SIGUSR1)
-    assert job.popen.stderr is not None
-    read = ""
-    for line in job.popen.stderr:
-        read += line
-        if all(re.search(pattern, read, re.MULTILINE) for pattern in awaited):
-            return read
-    raise AssertionError(f"the job ended without saying all of {awaited!r}:\n{read}")
 
 
 def test_a_worker_that_waits_tells_all(job: Job, tmp_path: Path) -> None:

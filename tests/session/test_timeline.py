@@ -99,3 +99,14 @@ def test_a_job_whose_timeline_cannot_be_written_trains_all_the_same(tmp_path: Pa
     with job(2, 1, timeline=str(tmp_path / "file" / "t.json.gz")) as sessions:
         results = run_ranks(sessions, lambda s: exchange(s, spec("x", 3), np.ones(3, np.float32)).tolist())
     assert results == [[2.0] * 3] * 2
+
+
+def test_collectives_of_an_all_reduce_job_are_in_it(tmp_path: Path) -> None:
+    with job(RANKS, communicator="allreduce", timeline=str(tmp_path / "t.json.gz")) as sessions:
+        run_ranks(sessions, _train)
+    files = sorted(tmp_path.iterdir())
+    assert [file.name for file in files] == [f"t.rank{number}.json.gz" for number in range(RANKS)]
+    for file in files:
+        collectives = of(load(file), cat="collective")
+        assert {one["args"]["tensor"] for one in collectives} == {*LENGTHS, "uneven"}
+        assert len(collectives) >= ROUNDS * len(LENGTHS) + 1

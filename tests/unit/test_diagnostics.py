@@ -23,7 +23,7 @@ from byteps.diagnostics.wording import user_name
         ([(1, 0.04), (5, 3.2)], "ranks 1 (last heard 0.0 s ago) and 5 (last heard 3.2 s ago)"),
         ([(1, 1.0), (2, 2.0), (3, 3.0)], "ranks 1 (last heard 1.0 s ago), 2 (last heard 2.0 s ago) and 3 ("),
         ([(rank, 1.0) for rank in range(30)], "19 (last heard 1.0 s ago) and 10 more"),
-        ([], "the servers"),
+        ([], "the result (all ranks have contributed)"),
     ],
 )
 def test_a_stall_is_one_sentence(late: list[tuple[int, float]], who: str) -> None:
@@ -65,7 +65,8 @@ def test_rounds_are_listed_the_oldest_first() -> None:
     assert describe_rounds(rounds) == [
         f"step 7, old: 4.0 MiB, in flight for 12.2 s, 3 partitions unresolved, {late}",
         "step 1, x: 2.0 KiB, in flight for 1.0 s, 2 partitions unresolved, who is late is not known",
-        "step 2, young: 100 B, in flight for 0.5 s, 1 partition unresolved, waiting for the servers",
+        "step 2, young: 100 B, in flight for 0.5 s, 1 partition unresolved, "
+        "waiting for the result (all ranks have contributed)",
     ]
 
 

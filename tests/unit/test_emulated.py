@@ -13,11 +13,13 @@ from pathlib import Path
 import pytest
 import torch
 
+from benchmarks import mixed
 from benchmarks.emulated import ablation, sweep
 from benchmarks.emulated.chart import bars
 from benchmarks.emulated.contest import Outcome, Trial
 from benchmarks.emulated.model import Clock, EmulatedModel, expected
 from benchmarks.emulated.overlap import to_come
+from benchmarks.emulated.places import Place, mode_of, place_of
 from benchmarks.emulated.profiles import ROWS, Layer, Setting, layers
 from benchmarks.emulated.rows import verdict
 from benchmarks.emulated.systems import alone, take_steps
@@ -136,6 +138,33 @@ def test_a_row_that_misses_its_bound_fails() -> None:
     assert not passed["row 1: cross, colocated / ddp"]
     too_fast = Trial(setting, trial.layers, {"cross": Outcome(1.0, [0.3])})
     assert not all(row.passed for row in verdict(too_fast))
+
+
+@pytest.mark.parametrize(
+    ("name", "servers", "share", "busiest"),
+    [
+        ("cross", [4, 5, 6, 7], 1.0, [0, 1, 2, 3]),
+        ("cross, 2 servers", [4, 5], 2.0, [4, 5]),
+        ("cross, colocated", [0, 1, 2, 3], 1.5, [0, 1, 2, 3]),
+        ("cross, colocated, 2 servers", [0, 1, 2, 3, 4, 5], 1.2, [0, 1, 2, 3, 4, 5]),
+        ("allreduce-cross", [], 1.5, [0, 1, 2, 3]),
+        ("ddp", [], 1.5, [0, 1, 2, 3]),
+    ],
+)
+def test_where_sums_are_made_follows_from_the_name(
+    name: str, servers: list[int], share: float, busiest: list[int]
+) -> None:
+    place = place_of(name, mode_of(name))
+    assert place.least <= place.share
+    found = Place(list(place.servers), place.share, list(place.busiest), place.least)
+    assert found == Place(servers, pytest.approx(share), busiest, place.least)  # type: ignore[arg-type]
+
+
+def test_mixed_placement_is_held_to_the_formula() -> None:
+    outcome = Outcome(1.2, [1.05 * mixed.formula_s(1.2)], [1.22], [1.19])
+    assert [row.passed for row in mixed.verdict(2, outcome)] == [True] * 3
+    outcome = Outcome(1.2, [0.9 * mixed.formula_s(1.2)], [1.25], [1.15])
+    assert [row.passed for row in mixed.verdict(2, outcome)] == [False] * 3
 
 
 def test_what_the_ablation_compares() -> None:

@@ -142,3 +142,21 @@ def test_counts_below_one_are_refused() -> None:
         Placer(0, 1, MIB)
     with pytest.raises(ValueError, match="at least 1 worker"):
         mixed_weights(0, 1)
+
+
+@pytest.mark.parametrize(
+    ("workers", "cpu_servers", "colocated"), [(4, 1, 1), (4, 3, 2), (8, 3, 7), (2, 1, 1)]
+)
+def test_mixed_weights_load_links_alike_where_only_some_workers_have_a_server(
+    workers: int, cpu_servers: int, colocated: int
+) -> None:
+    weights = mixed_weights(workers, cpu_servers, colocated)
+    assert sum(weights) == pytest.approx(1)
+    with_worker, cpu = weights[0], weights[-1]
+    assert (1 - with_worker) + (workers - 1) * with_worker == pytest.approx(workers * cpu)
+
+
+def test_mixed_weights_without_colocated_servers_are_equal() -> None:
+    assert mixed_weights(4, 2, 0) == [0.5, 0.5]
+    with pytest.raises(ValueError, match="mixed_weights"):
+        mixed_weights(4, 0, 0)

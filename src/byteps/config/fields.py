@@ -88,6 +88,18 @@ class Config:
     )
     local_size: int = _setting(0, "Number of workers on this node; 0: not told.", high=_MAX_NUMBER)
     num_servers: int = _setting(0, "Number of servers in the job; 0: not told.", high=65535)
+    extra_servers: int = _setting(
+        0,
+        "Servers on machines of their own, started there with `byteps server`, beside those that "
+        "`byteps run` or torchrun starts with the workers.",
+        high=65535,
+    )
+    server_weight: float = _setting(
+        0.0,
+        "Share of the bytes that this server takes, relative to the other servers (1 for who tells none). "
+        "0 on all: equal, or by formula where some of them share workers' machines (running.md).",
+        high=1e6,
+    )
     coordinator: str = _setting(
         "", "Address of the coordinator.", unit="host:port or [ipv6]:port", check=_is_address
     )

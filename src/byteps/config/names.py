@@ -90,7 +90,10 @@ IGNORED_NAMES: tuple[tuple[str, tuple[str, ...]], ...] = (
         ),
     ),
     ("use `connections`", ("BYTEPS_OMP_THREAD_PER_GPU", "BYTEPS_THREADPOOL_SIZE")),
-    ("placement goes by load", ("BYTEPS_KEY_HASH_FN", "BYTEPS_BUILT_IN_HASH_COEF", "BYTEPS_*MIXED_MODE*")),
+    (
+        "placement goes by load and by machine",
+        ("BYTEPS_KEY_HASH_FN", "BYTEPS_BUILT_IN_HASH_COEF", "BYTEPS_*MIXED_MODE*"),
+    ),
     ("training is synchronous", ("BYTEPS_ENABLE_ASYNC",)),
     ("compression is chosen by argument", ("BYTEPS_MIN_COMPRESS_BYTES",)),
     ("choose the steps of the timeline", ("HOROVOD_TIMELINE_*",)),

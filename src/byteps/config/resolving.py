@@ -236,6 +236,10 @@ def _check_together(config: Config, settings: Settings) -> None:
         raise ConfigError(f"{named('peer_timeout_s')} must be at least twice {named('heartbeat_s')}")
     if 0 < config.trace_end_step < config.trace_start_step:
         raise ConfigError(f"{named('trace_start_step')} must not be above {named('trace_end_step')}")
+    if config.extra_servers and config.communicator == "allreduce":
+        raise ConfigError(
+            f"{named('extra_servers')} contradicts {named('communicator')}, which has no servers"
+        )
     files = [name for name in ("tls_cert", "tls_key", "tls_ca") if getattr(config, name)]
     if 0 < len(files) < 3:
         missing = sorted({"tls_cert", "tls_key", "tls_ca"} - set(files))

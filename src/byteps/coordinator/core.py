@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from byteps.coordinator.declarations import Outgoing, ToRank
+from byteps.coordinator.machines import server_weights
 from byteps.coordinator.membership import Member, Membership, name_ranks
 from byteps.coordinator.requests import Requests
 from byteps.coordinator.waiting import WaitLog
@@ -162,18 +163,23 @@ class Coordinator:
 
     def _start(self) -> Outbox:
         """Everybody is here."""
-        settings = self._members.settings
-        placer: Placer | Unplaced = Unplaced(settings.partition_bytes)
-        if self._members.needs_servers:
-            placer = Placer(self._members.num_servers, settings.lanes, settings.partition_bytes)
-        self._requests = Requests(self._members.size, placer, self._silence_s)
+        greetings: Outbox = list(self._members.welcome())
+        self._requests = Requests(self._members.size, self._placer(), self._silence_s)
         for one in self._members:
             # Who has stopped since it joined will never open its heartbeat connection. One worker alone,
             # which needs no servers, opens none either.
             if self._members.size > 1 or not one.is_worker:
                 one.heard_s = self._clock()
         self._enter(Phase.RUNNING, None)
-        return list(self._members.welcome())
+        return greetings
+
+    def _placer(self) -> Placer | Unplaced:
+        """Where tensors are placed; servers have their numbers."""
+        members, settings = self._members, self._members.settings
+        if not members.needs_servers:
+            return Unplaced(settings.partition_bytes)
+        joined = ([one.join for one in group] for group in (members.workers, members.servers))
+        return Placer(members.num_servers, settings.lanes, settings.partition_bytes, server_weights(*joined))
 
     def _request(self, requests: Requests, sender: Member, message: Message) -> Outbox:
         if not sender.is_worker:

@@ -129,7 +129,7 @@ def _waiting(late: Missing | None) -> str:
     if late is None:
         return "who is late is not known"
     if not late:
-        return "waiting for the servers"
+        return "waiting for the result (all ranks have contributed)"
     if len(late) == 1:
         return f"waiting for rank {late[0][0]}, {_heard(late[0][1])}"
     texts = [f"{rank} ({_heard(heard_s)})" for rank, heard_s in late]

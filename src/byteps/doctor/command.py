@@ -13,6 +13,7 @@ from byteps.doctor import findings as report
 from byteps.doctor.findings import Finding, Level, Pair, fail
 from byteps.errors import ConfigError
 from byteps.launch.settings import add_settings, given
+from byteps.worker import uses_collectives
 
 _EPILOG = """\
 It looks at the installation, limits, clocks, settings, token, addresses and, if one is configured, the
@@ -27,6 +28,7 @@ To try every worker with every server as well, with latency and GB/s of each pai
 examples:
   byteps doctor                                        this host
   byteps doctor --np 2 --servers 2                     ... and a job on it
+  byteps doctor --np 2 --communicator allreduce        ... whose workers sum among themselves
   byteps run -np 2 byteps doctor                       the same, started by hand
   torchrun --nnodes 2 --nproc-per-node 1 --rdzv-endpoint HOST:PORT --rdzv-backend c10d -m byteps doctor
   srun -N 4 --ntasks-per-node 1 byteps doctor          with BYTEPS_COORDINATOR set and servers running
@@ -42,7 +44,11 @@ def add_doctor(parser: argparse.ArgumentParser) -> None:
         "-np", "--np", dest="workers", type=int, default=0, metavar="N", help="try a job of N workers here"
     )
     parser.add_argument(
-        "--servers", type=int, default=0, metavar="S", help="with S servers (default: as many as workers)"
+        "--servers",
+        type=int,
+        default=0,
+        metavar="S",
+        help="with S servers (default: as many as workers; none with --communicator allreduce)",
     )
     parser.add_argument("--local", action="store_true", help="look at this host only, join no job")
     parser.add_argument("--json", action="store_true", help="print one JSON object, on one line per rank")
@@ -65,7 +71,7 @@ def _run(arguments: argparse.Namespace) -> int:
     if arguments.workers:
         from byteps.doctor.trial import try_job
 
-        servers = arguments.servers or arguments.workers
+        servers = arguments.servers or (0 if uses_collectives(config) else arguments.workers)
         more, pairs = try_job(arguments.workers, servers, given(arguments))
         found += more
     elif joins:

@@ -10,24 +10,22 @@ import dataclasses
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from byteps.communicator import ParameterServer
+from byteps.communicator import Engine, ParameterServer
 from byteps.config import Config
 from byteps.diagnostics import count
 from byteps.doctor.findings import Finding, Pair, fail, ok, warn
+from byteps.doctor.rings import check_rings
+from byteps.doctor.rounds import Array, buffer, clock_skew_s, summed
 from byteps.dtypes import GRAIN_BYTES, DType, ReduceOp
 from byteps.errors import BytePSError
 from byteps.joining import connect
 from byteps.launch.discovery import find_job
-from byteps.session import Buffer, Session
+from byteps.session import Session
 from byteps.wire import TensorSpec, Welcome
-from byteps.worker import Linker, SocketLinker
-
-Array = npt.NDArray[Any]
+from byteps.worker import Linker, SocketLinker, uses_collectives
 
 _JOIN_TIMEOUT_S = 30.0
 _CONNECT_TIMEOUT_S = 5.0
@@ -65,7 +63,7 @@ def check_pairs(config: Config, given: bool) -> tuple[list[Finding], list[Pair],
     undo: Callable[[], None] = lambda: None  # noqa: E731
     try:
         config, undo = find_job(config)
-        session = connect(config, _linker)
+        session = connect(config, _linker, engine=_engine(config))
     except Unreachable as error:
         advice = "open the servers' ports in the firewall, or set BYTEPS_INTERFACE on the server's host"
         found = [
@@ -73,12 +71,21 @@ def check_pairs(config: Config, given: bool) -> tuple[list[Finding], list[Pair],
             for server, text in error.failures.items()
         ]
         return found, [], error.rank
-    except (BytePSError, OSError) as error:
+    except (BytePSError, OSError, ImportError) as error:
         return [fail("job", str(error), "see the logs of the coordinator and of the others")], [], config.rank
     else:
         return *_measured(session), session.rank
     finally:
         undo()
+
+
+def _engine(config: Config) -> Engine | None:
+    """What sums where there are no servers."""
+    if not uses_collectives(config):
+        return None
+    from byteps.torch.collectives import engine  # torch takes seconds to import
+
+    return engine
 
 
 def _linker(config: Config, welcome: Welcome) -> Linker:
@@ -97,10 +104,14 @@ def _linker(config: Config, welcome: Welcome) -> Linker:
 
 
 def _measured(session: Session) -> tuple[list[Finding], list[Pair]]:
+    table = np.empty((0, 0, 2))
+    judged: list[Finding] = []
     try:
-        measurement = _Measurement(session)
-        table = measurement.run()
-        skew_s = measurement.clock_skew_s()
+        if isinstance(session.communicator, ParameterServer):
+            table = _Measurement(session, session.communicator).run()
+        else:
+            judged.append(check_rings(session))
+        skew_s = clock_skew_s(session)
         session.barrier()
     except BytePSError as error:
         return [fail("job", str(error), "the rank or server named there has the reason in its log")], []
@@ -111,8 +122,9 @@ def _measured(session: Session) -> tuple[list[Finding], list[Pair]]:
         for worker in range(table.shape[0])
         for server in range(table.shape[1])
     ]
-    roles = f"{count(session.size, 'worker')} and {count(table.shape[1], 'server')} reach it"
-    return [ok("coordinator", roles), _skew(skew_s), *_judged(pairs)], pairs
+    roles = f"{count(session.size, 'worker')} and {count(session.servers, 'server')} reach it"
+    judged += _judged(pairs) if pairs else []
+    return [ok("coordinator", roles), _skew(skew_s), *judged], pairs
 
 
 def _skew(skew_s: float) -> Finding:
@@ -137,10 +149,8 @@ def _judged(pairs: Sequence[Pair]) -> Iterator[Finding]:
 class _Measurement:
     """The rounds of all ranks, in step."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Session, communicator: ParameterServer) -> None:
         self._session = session
-        communicator = session.communicator
-        assert isinstance(communicator, ParameterServer), "a job of several processes has servers"
         self._servers = session.servers
         self._latency = self._declare(communicator, "latency", _LATENCY_ROUNDS, 1)
         self._burst = self._declare(
@@ -161,14 +171,7 @@ class _Measurement:
                 self._session.barrier()
                 for handle in handles:
                     handle.wait()
-        return self._summed("doctor.table", own)
-
-    def clock_skew_s(self) -> float:
-        """The largest difference between two ranks' wall clocks, known as well as the barrier is sharp."""
-        self._session.barrier()
-        own = np.zeros(self._session.size, np.float64)
-        own[self._session.rank] = time.time()
-        return float(np.ptp(self._summed("doctor.clock", own)))
+        return summed(self._session, "doctor.table", own)
 
     def _declare(
         self, communicator: ParameterServer, kind: str, per_server: int, length: int
@@ -189,7 +192,7 @@ class _Measurement:
         times = []
         for spec in self._latency[server]:
             begin_s = time.perf_counter()
-            self._session.submit(spec, _buffer(data), _buffer(data)).wait()
+            self._session.submit(spec, buffer(data), buffer(data)).wait()
             times.append(time.perf_counter() - begin_s)
         return statistics.median(times)
 
@@ -201,7 +204,7 @@ class _Measurement:
             specs = self._burst[server][burst * _BURST_TENSORS : (burst + 1) * _BURST_TENSORS]
             begin_s = time.perf_counter()
             handles = [
-                self._session.submit(spec, _buffer(data), _buffer(result))
+                self._session.submit(spec, buffer(data), buffer(result))
                 for spec, result in zip(specs, results, strict=True)
             ]
             for handle in handles:
@@ -210,12 +213,3 @@ class _Measurement:
             if not all(np.array_equal(result, data) for result in results):
                 raise BytePSError(f"server {server} returned other values than were sent to it")
         return max(speeds)
-
-    def _summed(self, name: str, own: Array) -> Array:
-        spec = TensorSpec(name, DType.FLOAT64, own.shape, ReduceOp.SUM)
-        self._session.submit(spec, _buffer(own), _buffer(own)).wait()
-        return own
-
-
-def _buffer(array: Array) -> Buffer:
-    return Buffer(array.ctypes.data, array.nbytes, array)

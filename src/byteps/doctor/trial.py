@@ -22,12 +22,13 @@ def try_job(workers: int, servers: int, settings: Mapping[str, object]) -> tuple
 
     Args:
         workers: how many.
-        servers: how many.
+        servers: how many; 0 where the workers sum among themselves.
         settings: for all processes, by field name.
     """
-    command = ["-m", "byteps", "run", "-np", str(workers), "--servers", str(servers), "--", sys.executable]
-    words = [sys.executable, *command, "-m", "byteps", "doctor", "--only-pairs", "--json"]
-    by_hand = f"byteps run -np {workers} --servers {servers} byteps doctor"
+    counts = ["-np", str(workers), *(["--servers", str(servers)] if servers else [])]
+    command = [sys.executable, "-m", "byteps"]
+    words = [*command, "run", *counts, "--", *command, "doctor", "--only-pairs", "--json"]
+    by_hand = f"byteps run {' '.join(counts)} byteps doctor"
     # One worker and one server are a pair too.
     environment = child_environment(as_environment({**settings, "force_distributed": True}))
     try:

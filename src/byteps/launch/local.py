@@ -11,11 +11,12 @@ from dataclasses import dataclass
 
 from byteps.children import ChildRole, as_environment
 from byteps.config import Config, child_environment, format_address
+from byteps.diagnostics import count
 from byteps.errors import ConfigError, remedy
 from byteps.launch.settings import IDENTITY, add_settings, given, resolve_given
 from byteps.launch.supervisor import ROLE_GRACE_S, Supervisor
 from byteps.network import loopback
-from byteps.security import new_token
+from byteps.security import token_to_make
 
 _ADDRESSES = ("bind_host", "advertise_host", "interface")
 _READY_TIMEOUT_S = 60.0
@@ -60,6 +61,7 @@ def add_run(parser: argparse.ArgumentParser) -> None:
         "  byteps run -np 4 --servers 2 python train.py --lr 0.1\n"
         "  byteps run -np 2 --log-level info -- python -m mypackage.train\n"
         "  byteps run -np 2 --timeline run.json.gz python train.py   (then: byteps trace summary run.*)\n"
+        "  byteps run -np 4 --extra-servers 1 --interface eth0 python train.py   (docs/running.md)\n"
         "  CUDA_VISIBLE_DEVICES=0,1 byteps run -np 2 python train.py    (the script chooses by local_rank())"
     )
     parser.add_argument(
@@ -72,8 +74,7 @@ def add_run(parser: argparse.ArgumentParser) -> None:
         help=f"number of servers (default: N, but at most 2 or one per {_CORES_PER_SERVER} cores; none with "
         "--communicator allreduce)",
     )
-    # A job on one machine talks over loopback.
-    add_settings(parser, without=(*IDENTITY, *_ADDRESSES))
+    add_settings(parser, without=IDENTITY)
     parser.add_argument("program", nargs=argparse.REMAINDER, help="the training program and its arguments")
     parser.set_defaults(run=_run)
 
@@ -87,6 +88,22 @@ def _servers(wanted: int | None, workers: int, config: Config) -> int:
     return 0
 
 
+def _check_extra_servers(config: Config, options: Mapping[str, object]) -> None:
+    """Servers elsewhere need an address; without such servers all is loopback."""
+    chosen = [name for name in _ADDRESSES if getattr(config, name)]
+    if not config.extra_servers:
+        if given_ones := sorted(set(chosen) & set(options)):
+            raise ConfigError(
+                f"{', '.join(given_ones)}: a job on one machine talks over loopback; leave it out, or say "
+                "with --extra-servers how many servers other machines run"
+            )
+        return
+    if not chosen:
+        raise ConfigError(
+            "extra_servers needs --interface or --bind-host: where servers elsewhere reach this job"
+        )
+
+
 def _positive(text: str) -> int:
     number = int(text)
     if number < 1:
@@ -96,6 +113,7 @@ def _positive(text: str) -> int:
 
 def _run(arguments: argparse.Namespace) -> int:
     resolved = resolve_given(arguments)
+    _check_extra_servers(resolved.config, given(arguments))
     job = Job(
         title="byteps run",
         command=program(arguments.program, "byteps run -np 2 python train.py"),
@@ -145,9 +163,9 @@ def launch(job: Job) -> int:
     with supervisor.running():
         # One worker needs nobody to talk to.
         if job.workers > 1 or job.config.force_distributed:
-            if not (job.config.auth_token or job.config.auth_token_file):
-                shared["BYTEPS_AUTH_TOKEN"] = new_token()
-            shared["BYTEPS_NUM_SERVERS"] = str(job.servers)
+            if token := token_to_make(job.config):
+                shared["BYTEPS_AUTH_TOKEN"] = token
+            shared["BYTEPS_NUM_SERVERS"] = str(job.servers + job.config.extra_servers)
             shared["BYTEPS_COORDINATOR"] = _start_roles(job, supervisor, shared, roles)
         else:
             shared.update(dict.fromkeys(_COORDINATOR_VARIABLES, ""))
@@ -164,11 +182,13 @@ def launch(job: Job) -> int:
 def _start_roles(job: Job, supervisor: Supervisor, shared: Mapping[str, str], roles: list[ChildRole]) -> str:
     """Start coordinator and servers, append them to ``roles``, and return the coordinator's address."""
     here = loopback()
+    extra = job.config.extra_servers
+    addresses = {} if extra else {"bind_host": here, "advertise_host": here, "interface": ""}
     everywhere = {
         **shared,
-        **as_environment({"bind_host": here, "advertise_host": here}),
+        **as_environment(addresses),
         # Left over from a job around this one, these would contradict what is set here.
-        **as_environment(dict.fromkeys(("interface", "local_rank", "local_size", "node_rank", "nodes"), "")),
+        **as_environment(dict.fromkeys(("local_rank", "local_size", "node_rank", "nodes"), "")),
     }
 
     def start(role: str, name: str, environment: Mapping[str, str], *options: str) -> ChildRole:
@@ -181,6 +201,8 @@ def _start_roles(job: Job, supervisor: Supervisor, shared: Mapping[str, str], ro
     coordinator = start("coordinator", "coordinator", counts, "--port", str(job.config.port))
     host, port = coordinator.wait_ready(_READY_TIMEOUT_S).split()
     address = format_address(host, int(port))
+    if extra:
+        supervisor.say(f"start {count(extra, 'more server')}: BYTEPS_COORDINATOR={address} byteps server")
     for number in range(job.servers):
         own = as_environment({"rank": number, "size": "", "coordinator": address})
         start("server", f"server {number}", {**everywhere, **own})

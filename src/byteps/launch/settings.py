@@ -13,7 +13,7 @@ from byteps.config.fields import FIELDS
 IDENTITY = frozenset(
     {
         *("role", "rank", "size", "local_rank", "local_size", "nodes", "node_rank", "launcher"),
-        *("num_servers", "coordinator"),
+        *("num_servers", "coordinator", "server_weight"),
     }
 )
 """What a launcher decides for the processes that it starts."""

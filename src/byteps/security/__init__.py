@@ -11,7 +11,7 @@ from byteps.security.door import Door
 from byteps.security.drivers import DEADLINE_S, async_handshake, handshake
 from byteps.security.steps import Identity, Steps, accept_steps, connect_steps
 from byteps.security.tls import client_tls, server_tls
-from byteps.security.tokens import check_bind, load_token, new_token, token_is_open
+from byteps.security.tokens import check_bind, load_token, token_is_open, token_to_make
 
 __all__ = [
     "DEADLINE_S",
@@ -25,7 +25,7 @@ __all__ = [
     "connect_steps",
     "handshake",
     "load_token",
-    "new_token",
     "server_tls",
     "token_is_open",
+    "token_to_make",
 ]

@@ -16,8 +16,19 @@ _TOKEN_BYTES = 32
 _READABLE_BY_OTHERS = 0o077
 
 
-def new_token() -> str:
-    """A fresh random token, as text that fits an environment variable."""
+def token_to_make(config: Config) -> str:
+    """A fresh random token, as text that fits an environment variable; empty where one is configured.
+
+    Raises:
+        ConfigError: servers elsewhere are to join, which could not know it.
+    """
+    if config.auth_token or config.auth_token_file:
+        return ""
+    if config.extra_servers:
+        raise ConfigError(
+            f"extra_servers = {config.extra_servers} needs a token that those servers have too: set "
+            f"BYTEPS_AUTH_TOKEN_FILE here and there"
+        )
     return secrets.token_hex(_TOKEN_BYTES)
 
 

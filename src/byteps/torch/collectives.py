@@ -1,8 +1,9 @@
 """The collectives of ``torch.distributed`` for ``communicator = allreduce``.
 
-Where the script has a process group that works on host memory, groups of the same backend are made beside it,
-so that the script's own collectives and ours cannot get into each other's order. Else gloo is started, and
-ranks find each other over byteps's control plane. CUDA tensors come here as copies in pinned host memory.
+Where the script has a process group, groups of the same backend are made beside it, so that the script's own
+collectives and ours cannot get into each other's order. Else gloo is started, and ranks find each other over
+byteps's control plane. CUDA tensors come here as copies in pinned host memory; NCCL, which works on GPU
+memory only, gets copies of those.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import ctypes
 import datetime
 import logging
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from types import MappingProxyType
 from typing import Any
 
@@ -28,6 +30,7 @@ from byteps.torch.tensors import ELEMENT_TYPES
 
 CONCURRENCY = 4
 """Threads of gloo, each of which carries out one collective. Measured: docs/decisions."""
+_NCCL = "nccl"
 _PER_GROUP = 2
 """Threads that torch gives a gloo group of its own making."""
 
@@ -47,11 +50,15 @@ def engine(meeting: Meeting) -> TorchCollectives:
     """Make the collectives of this rank; all ranks do at the same time.
 
     Raises:
-        ConfigError: The script's process group has other ranks than the job.
+        ConfigError: The script's process group has other ranks than the job, or another backend elsewhere.
         JoinError: The ranks cannot reach each other.
         PeerLost: One was lost meanwhile.
     """
     backend = _backend_of_script(meeting)
+    _agree(backend, meeting)
+    if backend == _NCCL:
+        device = torch.device("cuda", torch.cuda.current_device())
+        return DeviceCollectives(backend, [_beside(backend, meeting)], device)
     if backend:
         groups = [_beside(backend, meeting) for _ in range(CONCURRENCY // _PER_GROUP)]
         return TorchCollectives(backend, groups)
@@ -80,17 +87,7 @@ class TorchCollectives:
         if not self._groups:
             done(BytePSError("closed"))
             return
-        group = self._groups[self._started % len(self._groups)]
-        self._started += 1
-        tensor = _tensor(memory, _DTYPES[what.dtype])
-        if what.op is ReduceOp.COPY:
-            copies = dist.BroadcastOptions()
-            copies.rootRank, copies.rootTensor = what.root, 0
-            work = group.broadcast([tensor], copies)
-        else:
-            reduces = dist.AllreduceOptions()
-            reduces.reduceOp = dist.ReduceOp(_OPS[what.op])
-            work = group.allreduce([tensor], reduces)
+        work = self._begin(what, _tensor(memory, _DTYPES[what.dtype]))
         work.get_future().add_done_callback(lambda future: done(_failure(future)))
 
     def close(self) -> None:
@@ -99,6 +96,62 @@ class TorchCollectives:
         for group in groups:
             with contextlib.suppress(RuntimeError):
                 group.abort()
+
+    def _begin(self, what: Collective, tensor: Tensor) -> Any:
+        """Start a collective on a tensor."""
+        group = self._groups[self._started % len(self._groups)]
+        self._started += 1
+        if what.op is ReduceOp.COPY:
+            copies = dist.BroadcastOptions()
+            copies.rootRank, copies.rootTensor = what.root, 0
+            return group.broadcast([tensor], copies)
+        reduces = dist.AllreduceOptions()
+        reduces.reduceOp = dist.ReduceOp(_OPS[what.op])
+        return group.allreduce([tensor], reduces)
+
+
+class DeviceCollectives(TorchCollectives):
+    """The same by groups that work on a device's memory only: on copies, made while the device computes.
+
+    Args:
+        name: Of the backend.
+        groups: Take turns.
+        device: Where the copies are.
+    """
+
+    def __init__(self, name: str, groups: Sequence[Any], device: torch.device) -> None:
+        super().__init__(name, groups)
+        self._device = device
+        # One for the way there and one for the way back. None has no effect where it is used.
+        on_cuda = device.type == "cuda"
+        self._there, self._back = (torch.cuda.Stream(device) if on_cuda else None for _ in range(2))
+        self._waiting = ThreadPoolExecutor(CONCURRENCY, "byteps-collectives")
+
+    def start(self, what: Collective, memory: Buffer, done: Done) -> None:
+        """See ``Collectives.start``."""
+        if not self._groups:
+            done(BytePSError("closed"))
+            return
+        host = _tensor(memory, _DTYPES[what.dtype])
+        with torch.cuda.stream(self._there):
+            copy = host.to(self._device, copy=True)
+            work = self._begin(what, copy)
+        self._waiting.submit(self._finish, work, copy, host, done)
+
+    def close(self) -> None:
+        """See ``Collectives.close``."""
+        super().close()
+        self._waiting.shutdown(wait=False)
+
+    def _finish(self, work: Any, copy: Tensor, host: Tensor, done: Done) -> None:
+        try:
+            with torch.cuda.stream(self._back):
+                work.wait()
+                host.copy_(copy)  # which waits until it is done, and only then lets go of the copy
+        except Exception as error:
+            done(error)
+        else:
+            done(None)
 
 
 def _failure(future: torch.futures.Future[Any]) -> Exception | None:
@@ -116,7 +169,7 @@ def _tensor(memory: Buffer, dtype: torch.dtype) -> Tensor:
 
 
 def _backend_of_script(meeting: Meeting) -> str:
-    """The script's backend for host memory; empty if it has none."""
+    """The script's backend for host memory, or NCCL if that is all it has; empty for neither."""
     if not (dist.is_available() and dist.is_initialized()):
         return ""
     if (dist.get_rank(), dist.get_world_size()) != (meeting.rank, meeting.size):
@@ -125,8 +178,40 @@ def _backend_of_script(meeting: Meeting) -> str:
             f"that it is rank {meeting.rank} of {meeting.size}; start both with the same ranks, or only one"
         )
     names = dist.get_backend_config().split(",")
-    found = dict(name.split(":", 1) for name in names if ":" in name).get("cpu", "")
-    return "" if found in ("nccl", "fake") else found
+    found = dict(name.split(":", 1) for name in names if ":" in name)
+    for_host = found.get("cpu", "")
+    if for_host not in ("", _NCCL, "fake"):
+        return for_host
+    return _NCCL if found.get("cuda") == _NCCL and torch.cuda.is_available() else ""
+
+
+def _agree(backend: str, meeting: Meeting) -> None:
+    """Make sure that all ranks make groups of the same kind: else they would wait for each other.
+
+    Raises:
+        ConfigError: They do not; on all ranks.
+    """
+    board, limit_s = meeting.board, meeting.config.join_timeout_s
+    if meeting.rank != 0:
+        board.set(f"backend {meeting.rank}", backend.encode())
+        verdict = board.get("backends", limit_s).decode()
+    else:
+        others = range(1, meeting.size)
+        told = {rank: board.get(f"backend {rank}", limit_s).decode() for rank in others}
+        verdict = next(
+            (_difference(backend, rank, other) for rank, other in told.items() if other != backend), ""
+        )
+        board.set("backends", verdict.encode())
+    if verdict:
+        raise ConfigError(verdict)
+
+
+def _difference(backend: str, rank: int, other: str) -> str:
+    groups = [f"a process group of {name}" if name else "no process group" for name in (backend, other)]
+    return (
+        f"rank 0 has {groups[0]} and rank {rank} has {groups[1]}; call "
+        "torch.distributed.init_process_group with the same backend on all ranks before init(), or on none"
+    )
 
 
 def _beside(backend: str, meeting: Meeting) -> Any:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import ipaddress
+import logging
 import os
 import sys
 import time
@@ -15,15 +16,17 @@ from collections.abc import Callable, Mapping
 
 from byteps.children import ChildRole, as_environment
 from byteps.config import Config, child_environment, format_address
+from byteps.diagnostics import count
 from byteps.errors import ConfigError
 from byteps.network import advertised_address, loopback
-from byteps.security import new_token
+from byteps.security import token_to_make
 from byteps.torch.invitations import Board, Invitation, master_address, receive
 
 _READY_TIMEOUT_S = 60.0
 _PATIENCE_S = 1.0
 # An address for documentation: nothing is sent there, it only makes the kernel name the default route.
 _ELSEWHERE = "192.0.2.1"
+_log = logging.getLogger("byteps.torch")
 _IDENTITY = ("rank", "size", "local_rank", "local_size", "nodes", "node_rank")
 
 
@@ -95,7 +98,7 @@ class _Children:
 def _colocate(config: Config, children: _Children) -> Config:
     """Do what ``discover`` says for a job of several ranks."""
     per_node = _servers_per_node(config)
-    config = dataclasses.replace(config, num_servers=per_node * _nodes(config))
+    config = dataclasses.replace(config, num_servers=per_node * _nodes(config) + config.extra_servers)
     joined = _accept(config, _invite(config, children) if config.rank == 0 else receive(config))
     if config.local_rank <= 0:
         node = config.rank if config.local_rank < 0 else config.node_rank
@@ -140,7 +143,7 @@ def _accept(config: Config, invitation: Invitation) -> Config:
 def _invite(config: Config, children: _Children) -> Invitation:
     """On rank 0: start the coordinator and tell the others where it is."""
     master, _ = master_address(child_environment({}))
-    token = "" if config.auth_token or config.auth_token_file else new_token()
+    token = token_to_make(config)
     settings = {
         **_child_settings(config),
         **({"auth_token": token} if token else {}),
@@ -150,6 +153,9 @@ def _invite(config: Config, children: _Children) -> Invitation:
     child = children.start("coordinator", settings, "--port", str(config.port))
     host, port = child.wait_ready(_READY_TIMEOUT_S).split()
     invitation = Invitation(format_address(host, int(port)), token)
+    if config.extra_servers:
+        more, where = count(config.extra_servers, "more server"), invitation.coordinator
+        _log.warning("start %s: BYTEPS_COORDINATOR=%s byteps server", more, where)
     board = Board(config, time.monotonic() + config.join_timeout_s)
     board.publish(invitation)
     children.keep(board)
@@ -162,10 +168,11 @@ def _coordinator_host(config: Config, master: str) -> str:
     A host's own name may stand for a loopback address in its own table; nobody else could use that.
     """
     chosen = config.advertise_host or config.interface or config.bind_host
-    if _nodes(config) == 1 and not chosen:
+    local = _nodes(config) == 1 and not config.extra_servers
+    if local and not chosen:
         return loopback()
     host = advertised_address(config, master)
-    if chosen or not _is_loopback(host) or _is_loopback(master):
+    if chosen or not _is_loopback(host) or (_is_loopback(master) and not config.extra_servers):
         return host
     return advertised_address(config, _ELSEWHERE)
 

@@ -114,7 +114,9 @@ class Join(msgspec.Struct, frozen=True, array_like=True, tag=True):
     Attributes:
         incarnation: Differs between two starts of a process, however much else is the same.
         node: The host's name, which counts local ranks.
-        address, port: A server's data port as workers are to reach it.
+        address: Where others reach this process: the link that it shares with whoever has the same address.
+        port: A server's data port.
+        weight: What share of the bytes a server is to take, relative to the others; 0: not told.
     """
 
     role: Role
@@ -129,6 +131,7 @@ class Join(msgspec.Struct, frozen=True, array_like=True, tag=True):
     port: Annotated[int, Meta(ge=0, lt=2**16)] = 0
     pid: Number = 0
     settings: JobSettings | None = None
+    weight: Annotated[float, Meta(ge=0, le=1e6)] = 0.0
 
 
 class Welcome(msgspec.Struct, frozen=True, array_like=True, tag=True):
