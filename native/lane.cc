@@ -171,6 +171,7 @@ bool Lane::pump() {
   const bool backlogged = more || any_blocked();
   const size_t unsent = backlogged ? refresh_unsent() : 0;
   egress_.observe(backlogged, written_bytes_ - unsent, Clock::now());
+  counters_.bytes_per_second.store(egress_.bytes_per_second(), std::memory_order_relaxed);
   return more;
 }
 

@@ -22,6 +22,7 @@ from byteps.worker import (
     credit_of,
     join_message,
     refuse_encryption,
+    refuse_tuning,
     settings_of,
     start_data_plane,
     uses_collectives,
@@ -46,6 +47,7 @@ def connect(
         JoinError, HandshakeError, ConfigError: why this process cannot be a member.
     """
     refuse_encryption(config)
+    refuse_tuning(config)
     if uses_collectives(config) and engine is None:
         raise ConfigError(
             "communicator = allreduce needs a framework's collectives; use byteps.torch, or unset "
@@ -104,7 +106,7 @@ def _join(
             communicator = (
                 AllReduce(control, welcome, config, worker.close, trace)
                 if uses_collectives(config)
-                else ParameterServer(control, worker, welcome.rank, credit_of(config), trace)
+                else ParameterServer(control, worker, welcome, credit_of(config), trace)
             )
             trace.start(worker.take_events, control.wall_clock_s)
     except BaseException:

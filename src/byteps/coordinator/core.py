@@ -10,14 +10,18 @@ import enum
 import logging
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 from byteps.coordinator.declarations import Outgoing, ToRank
 from byteps.coordinator.membership import Member, Membership, name_ranks
 from byteps.coordinator.requests import Requests
 from byteps.coordinator.waiting import WaitLog
 from byteps.diagnostics import count
-from byteps.errors import JoinError, ProtocolError
+from byteps.errors import ConfigError, JoinError, ProtocolError
 from byteps.placement import Placer, Unplaced
+from byteps.tuning.records import default_folder
+from byteps.tuning.samplers import require_optuna
+from byteps.tuning.tuner import Try
 from byteps.wire import Departed, End, Join, JoinRefused, Leave, Lost, Message
 
 _log = logging.getLogger(__name__)
@@ -37,6 +41,7 @@ class Phase(enum.Enum):
 
 Outbox = list[tuple[int, Message]]
 """Who is to be told what, in this order."""
+Later = Callable[[Callable[[], Try], Callable[[Try], Outbox]], None]
 
 
 class Coordinator:
@@ -48,6 +53,9 @@ class Coordinator:
         clock: Monotonic time in seconds.
         join_timeout_s: How long to wait for everybody to join.
         peer_timeout_s: How long a member may be silent before it is lost, once the job has started.
+        later: Runs the first function without holding up anybody, then the second with its result, and
+            delivers what that returns.
+        tune_folder: Where results of tuning are kept.
 
     Attributes:
         finished: Whether the job is over and nobody is left to be told anything.
@@ -61,6 +69,8 @@ class Coordinator:
         clock: Callable[[], float] = time.monotonic,
         join_timeout_s: float = 600.0,
         peer_timeout_s: float = 30.0,
+        later: Later | None = None,
+        tune_folder: Path | None = None,
     ) -> None:
         self.finished = False
         self.failure: str | None = None
@@ -74,6 +84,8 @@ class Coordinator:
         self._waiting = WaitLog(clock)
         self._waiting.begin()
         self._requests: Requests | None = None
+        self._later = later
+        self._tune_folder = tune_folder or default_folder()
 
     @property
     def deadline_s(self) -> float | None:
@@ -152,6 +164,7 @@ class Coordinator:
                 raise JoinError(self.failure or "the job has started already, with all of its members")
             if self._members.get(member) is not None:
                 raise ProtocolError(f"{self._members.get(member)} joined twice")
+            _check_tuning(message)
             self._members.add(member, message)
             _log.info("%s has joined", self._members.get(member))
         except JoinError as error:
@@ -166,7 +179,12 @@ class Coordinator:
         placer: Placer | Unplaced = Unplaced(settings.partition_bytes)
         if self._members.needs_servers:
             placer = Placer(self._members.num_servers, settings.lanes, settings.partition_bytes)
-        self._requests = Requests(self._members.size, placer, self._silence_s)
+        tuning = settings.tuning
+        self._requests = Requests(
+            self._members.size, placer, self._silence_s, tuning.start.partition_bytes if tuning else 0
+        )
+        if tuning is not None and self._later is not None:
+            self._requests.tune(tuning, self._members.num_servers, self._tune_folder, self._defer)
         for one in self._members:
             # Who has stopped since it joined will never open its heartbeat connection. One worker alone,
             # which needs no servers, opens none either.
@@ -174,6 +192,15 @@ class Coordinator:
                 one.heard_s = self._clock()
         self._enter(Phase.RUNNING, None)
         return list(self._members.welcome())
+
+    def _defer(self, work: Callable[[], Try], then: Callable[[Try], list[Outgoing]]) -> None:
+        """Ask the tuner, elsewhere; what it wants comes back here, if the job still runs by then."""
+
+        def deliver(wanted: Try) -> Outbox:
+            return self._deliver(then(wanted)) if self._phase is Phase.RUNNING else []
+
+        assert self._later is not None
+        self._later(work, deliver)
 
     def _request(self, requests: Requests, sender: Member, message: Message) -> Outbox:
         if not sender.is_worker:
@@ -267,3 +294,13 @@ class Coordinator:
             if member is not None:
                 out.append((member.id, one.message))
         return out
+
+
+def _check_tuning(join: Join) -> None:
+    """Turn a worker away that asks for what cannot be done here."""
+    tuning = join.settings.tuning if join.settings is not None else None
+    if tuning is not None and tuning.search == "bayes":
+        try:
+            require_optuna()
+        except ConfigError as error:
+            raise JoinError(f"worker rank {join.rank} cannot join: {error}") from error
