@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import random
 import threading
+import time
 import zlib
 from collections.abc import Callable
 from pathlib import Path
@@ -24,7 +25,7 @@ from .arrays import Array, Job, buffer, spec, start
 
 LENGTHS = (5, 70_000, 16_384, 300_000, 1)
 NAMES = [f"layer{number}" for number in range(len(LENGTHS))]
-MOST_STEPS = 1000
+MOST_S = 40.0
 
 
 class Steps:
@@ -40,6 +41,7 @@ class Steps:
     def __init__(self, size: int, folder: Path | None, trials: int = 6, least: int = 20) -> None:
         self._folder, self._trials, self._least = folder, trials, least
         self._meeting = threading.Barrier(size, self._look)
+        self._give_up_s = time.monotonic() + MOST_S
         self.taken = 0
 
     def more(self) -> bool:
@@ -49,7 +51,9 @@ class Steps:
 
     def _look(self) -> None:
         self._goes_on = self.taken < self._least or (
-            self._folder is not None and self.taken < MOST_STEPS and not self._is_enough(self._folder)
+            self._folder is not None
+            and time.monotonic() < self._give_up_s
+            and not self._is_enough(self._folder)
         )
         self.taken += self._goes_on
 
@@ -217,3 +221,38 @@ def test_buffers_are_whole(tmp_path: Path) -> None:
                 assert padded[0] == padded[-1] == 7.0
 
         run_ranks(sessions, check)
+
+
+def test_the_model_is_asked_after_the_closed_form(tmp_path: Path) -> None:
+    steps = Steps(2, tmp_path, trials=7)
+    with arrays.job(2, 1, **settings(tmp_path, tune_search="bayes")) as sessions:
+        run_ranks(sessions, lambda session: checksums(session, steps))
+    kinds = [line.kind for line in only(tmp_path).trials]
+    assert kinds[:6] == ["start", "closed form", "search", "search", "search", "search"]
+
+
+def test_what_cannot_be_written_ends_tuning_alone(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "file").write_text("not a folder")
+    steps = Steps(2, None, least=60)
+    same = Steps(2, None, least=60)
+    with arrays.job(2, 2, deterministic=True, **settings(tmp_path / "file")) as sessions:
+        tuned = run_ranks(sessions, lambda session: checksums(session, steps))
+    with arrays.job(2, 2, deterministic=True) as sessions:
+        untuned = run_ranks(sessions, lambda session: checksums(session, same))
+    assert tuned == untuned
+    assert "training goes on" in caplog.text
+
+
+def test_a_sampler_that_fails_ends_tuning_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(sampler: object) -> None:
+        raise RuntimeError("no idea")
+
+    monkeypatch.setattr("byteps.tuning.samplers.RandomSampler.ask", refuse)
+    steps = Steps(2, None, least=80)
+    with arrays.job(2, 2, **settings(tmp_path)) as sessions:
+        results = run_ranks(sessions, lambda session: checksums(session, steps))
+    assert results[0] == results[1]
+    assert "no idea" in caplog.text
+    assert [line.kind for line in only(tmp_path).trials] == ["start"]

@@ -132,7 +132,7 @@ class Tuning:
             space,
             lambda: SAMPLERS[self._settings.search](space, 0),
             self._settings.trials,
-            first if self._settings.search == "bayes" else None,
+            None if self._settings.search == "grid" else first,
             self._record.known(),
         )
         return Tuner(self._settings.start, search)
