@@ -97,6 +97,8 @@ def test_a_much_worse_trial_is_cut() -> None:
     job.run(settled)
     first = next(trial for trial in job.tuner.trials if trial.kind == "search")
     assert first.knobs == GRID.knobs((14, 16))  # the smallest of everything
+    tried = {trial.knobs for trial in job.tuner.trials if trial.kind == "search"}
+    assert tried <= {GRID.knobs((down, across)) for down in range(14, 25) for across in range(16, 26)}
     assert first.measured.cut
     assert len(first.measured.seconds) == 2
     assert first.measured.median_s > CUT * BEST_S

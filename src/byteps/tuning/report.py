@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from byteps.diagnostics import duration, size, table
 from byteps.tuning import records
-from byteps.tuning.space import COLLECTIVE_SPACE, SERVER_SPACE, Point, Space
+from byteps.tuning.space import COLLECTIVE_SPACE, SERVER_SPACE, Space
 from byteps.tuning.surrogate import Surrogate
 from byteps.tuning.tuner import Trial, medians
 from byteps.wire import Knobs
@@ -19,12 +20,12 @@ _FACTOR = 4  # between neighbouring lines and columns of the table, so that it f
 
 @dataclass(frozen=True, slots=True)
 class Surface:
-    """Times of a step over partition and credit, other sizes as in the best setting.
+    """Times of a step over partition and credit, whatever the other sizes were.
 
     Attributes:
         down, across: Exponents of two of partitions and credits.
         seconds: By (partition, credit): measured there, or as the model has it; empty if nothing can be said.
-        measured: Those that were measured, whatever the other sizes were.
+        measured: Those that were measured: the fastest of several.
     """
 
     down: Sequence[int]
@@ -40,27 +41,20 @@ def space_of(found: records.Found) -> Space:
 
 def surface(found: records.Found) -> Surface:
     """What the trials say about partition and credit."""
-    space, times = space_of(found), medians(records.trials(found))
-    down, across = (
-        next(range(axis.low, axis.high + 1) for axis in space.axes if axis.name == name)
-        for name in (DOWN, ACROSS)
-    )
-    places = {point: times[knobs] for knobs in times if (point := space.point(knobs)) is not None}
+    axes = {axis.name: axis for axis in space_of(found).axes}
+    space = Space((axes[DOWN], axes[ACROSS]))
+    down, across = (range(axis.low, axis.high + 1) for axis in space.axes)
     measured: dict[tuple[int, int], float] = {}
-    for (partition, credit, *_), step_s in places.items():
-        measured[partition, credit] = min(step_s, measured.get((partition, credit), math.inf))
-    seconds = _modelled(space, places, Knobs(**found.best), down, across) if len(places) > 1 else {}
-    return Surface(down, across, {**seconds, **measured} if seconds else {}, measured)
-
-
-def _modelled(
-    space: Space, places: Mapping[Point, float], best: Knobs, down: Sequence[int], across: Sequence[int]
-) -> dict[tuple[int, int], float]:
-    rest = (space.point(best) or min(places, key=places.__getitem__))[2:]
-    wanted = [(partition, credit) for partition in down for credit in across]
-    fit = Surrogate(space, list(places), list(places.values()))
-    mean, _ = fit.predict([(*place, *rest) for place in wanted])
-    return dict(zip(wanted, map(math.exp, mean), strict=True))
+    for knobs, step_s in medians(records.trials(found)).items():
+        if (point := space.point(knobs)) is not None:
+            place = point[0], point[1]
+            measured[place] = min(step_s, measured.get(place, math.inf))
+    if len(measured) < 2:
+        return Surface(down, across, {}, measured)
+    wanted = list(itertools.product(down, across))
+    mean, _ = Surrogate(space, list(measured), list(measured.values())).predict(wanted)
+    modelled = dict(zip(wanted, map(math.exp, mean), strict=True))
+    return Surface(down, across, {**modelled, **measured}, measured)
 
 
 def lines(found: records.Found) -> Iterator[str]:

@@ -10,10 +10,14 @@ from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from byteps.errors import ConfigError
-from byteps.tuning.space import Point, Space
+from byteps.tuning.space import AUTOMATIC, Point, Space
 
 _FIRST_RANDOM = 3
 """Places that are drawn by chance before optuna's model is asked, those that it was told included."""
+
+
+GRID = 8
+"""Places of the grid along each axis."""
 
 
 class Sampler(Protocol):
@@ -86,11 +90,14 @@ class RandomSampler:
 
 
 class GridSampler(RandomSampler):
-    """All places in order, then from the start again."""
+    """Evenly spread places of the first two axes in order, again and again; the rest is automatic."""
 
     def __init__(self, space: Space, seed: int) -> None:
         del seed  # nothing is left to chance
-        self._points = itertools.cycle(space.points())
+        first, second, *rest = (axis.spread(GRID) for axis in space.axes)
+        self._points = itertools.cycle(
+            (one, other, *(AUTOMATIC for _ in rest)) for one in first for other in second
+        )
 
 
 SAMPLERS: Mapping[str, Callable[[Space, int], Sampler]] = {

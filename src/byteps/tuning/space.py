@@ -15,6 +15,8 @@ from byteps.wire import Knobs
 Point = tuple[int, ...]
 """A place in the space: the exponent of each axis."""
 
+AUTOMATIC = 0
+"""In the place of an exponent: the size is automatic."""
 DEPTH = 4
 """Partitions that the closed form's credit holds."""
 CHUNK_S = 0.0015
@@ -34,6 +36,11 @@ class Axis:
     low: int
     high: int
 
+    def spread(self, count: int) -> list[int]:
+        """Exponents from the smallest to the largest, about equally far from each other."""
+        gap = (self.high - self.low) / max(count - 1, 1)
+        return list(dict.fromkeys(round(self.low + gap * number) for number in range(count)))
+
 
 @dataclass(frozen=True, slots=True)
 class Space:
@@ -47,7 +54,8 @@ class Space:
 
     def knobs(self, point: Sequence[int]) -> Knobs:
         """The sizes of a place."""
-        return Knobs(**{axis.name: 1 << each for axis, each in zip(self.axes, point, strict=True)})
+        named = zip((axis.name for axis in self.axes), point, strict=True)
+        return Knobs(**{name: 1 << each for name, each in named if each != AUTOMATIC})
 
     def point(self, knobs: Knobs) -> Point | None:
         """The nearest place; None where a searched size is automatic."""
