@@ -57,6 +57,7 @@ bench: setup
 	$(PY) -m benchmarks.emulated overlap
 	$(PY) -m benchmarks.emulated ablation
 	$(PY) -m benchmarks.emulated compute
+	$(PY) -m benchmarks.tuning
 	$(PY) -m benchmarks.emulated sweep --results build/sweep.jsonl
 
 native-test: $(VENV)/.developer

@@ -210,3 +210,29 @@ def test_ranks_that_disagree_about_tuning_are_named(tmp_path: Path) -> None:
     (refused,) = job.got(1, JoinRefused)
     assert "tuning=off" in refused.reason
     assert "worker rank 0" in refused.reason
+
+
+def test_a_later_job_begins_with_what_was_found(tmp_path: Path) -> None:
+    first = TunedJob(tmp_path).start()
+    while first.told[-1:] == [] or first.told[-1].steps == TUNING.window:
+        first.change(0.5 if not first.told else 0.4 + len(first.told) / 1000)
+    best = first.told[-1].knobs
+    (path,) = tmp_path.iterdir()
+    kept = path.read_bytes()
+    second = TunedJob(tmp_path).start()
+    second.change(0.5)
+    assert second.told[-1].knobs == best
+    second.change(0.4)
+    assert second.told[-1].knobs == best
+    assert second.told[-1].steps > TUNING.window  # only watched from now on
+    assert path.read_bytes() == kept
+
+
+def test_what_was_found_is_given_up_where_it_is_no_better(tmp_path: Path) -> None:
+    test_a_later_job_begins_with_what_was_found(tmp_path)
+    job = TunedJob(tmp_path).start()
+    job.change(0.5)
+    known = job.told[-1].knobs
+    job.change(0.6)
+    assert job.told[-1].knobs != known
+    assert job.told[-1].steps == TUNING.window

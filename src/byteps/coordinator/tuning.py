@@ -19,7 +19,7 @@ from byteps.coordinator.tensors import TensorTable
 from byteps.tuning import records
 from byteps.tuning.samplers import SAMPLERS
 from byteps.tuning.space import COLLECTIVE_SPACE, SERVER_SPACE, Point, closed_form
-from byteps.tuning.tuner import Search, Timing, Try, Tuner
+from byteps.tuning.tuner import CONFIRMED, Search, Timing, Try, Tuner
 from byteps.wire import Measured, TuningSettings
 
 Defer = Callable[[Callable[[], Try], Callable[[Try], list[Outgoing]]], None]
@@ -77,6 +77,7 @@ class Tuning:
         self._defer = defer
         self._tuner: Tuner | None = None
         self._record: records.Record | None = None
+        self._is_known = False
         self._over = False
 
     def measured(self, message: Measured) -> list[Outgoing]:
@@ -104,13 +105,19 @@ class Tuning:
             wanted = tuner.advance(Timing(tuple(message.seconds), message.cut))
             if tuner.settled and not before:
                 _log.info("tuning is over: %s; best: %s", tuner.reason, records.describe(tuner.best))
-            if self._record is not None and not (before and tuner.settled):
-                self._record.save(tuner)
+            if not (before and tuner.settled):
+                self._save(tuner)
             return wanted
         except Exception:
             _log.warning("tuning has failed; training goes on with the best settings so far", exc_info=True)
             self._over = True
             return Try("failed", self._settings.start if self._tuner is None else self._tuner.best)
+
+    def _save(self, tuner: Tuner) -> None:
+        """Keep what was tried. What an earlier job has found stays until a whole search has found another."""
+        record = self._record
+        if record is not None and (not self._is_known or (tuner.settled and tuner.reason != CONFIRMED)):
+            record.save(tuner)
 
     def _begin(self, message: Measured) -> Tuner:
         space = SERVER_SPACE if self._world.servers else COLLECTIVE_SPACE
@@ -128,11 +135,13 @@ class Tuning:
         self._record = records.Record(
             self._folder, model[:12], str(self._world), round(math.log2(max(rate, 1.0))), step_bytes
         )
+        known = self._record.known()
+        self._is_known = known is not None
         search = Search(
             space,
             lambda: SAMPLERS[self._settings.search](space, 0),
             self._settings.trials,
             None if self._settings.search == "grid" else first,
-            self._record.known(),
+            known,
         )
         return Tuner(self._settings.start, search)

@@ -77,7 +77,7 @@ class Space:
 
 
 SERVER_SPACE = Space(
-    (Axis("partition_bytes", 14, 24), Axis("credit_bytes", 16, 25), Axis("chunk_bytes", 16, 19))
+    (Axis("partition_bytes", 14, 24), Axis("credit_bytes", 15, 25), Axis("chunk_bytes", 16, 19))
 )
 """With servers: partitions from one grain of 16 KiB on, chunks of 1 to 8 cells."""
 COLLECTIVE_SPACE = Space(

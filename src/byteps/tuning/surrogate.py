@@ -17,7 +17,7 @@ from byteps.tuning.space import Point, Space
 Array = npt.NDArray[np.float64]
 
 _LENGTHS = (0.15, 0.25, 0.4, 0.7, 1.2)  # of an axis's whole length
-_NOISES = (0.003, 0.01, 0.03, 0.1)  # standard deviation, of what the values spread over
+_NOISES = (0.003, 0.01, 0.03, 0.1, 0.3, 0.6)  # standard deviation, of what the values spread over
 
 
 class Surrogate:

@@ -28,6 +28,7 @@ AGAIN_EVERY = 5
 """After so many trials the best so far is measured again."""
 LEAST_TRIALS = 8
 """No search ends for lack of promise before it has seen so many."""
+CONFIRMED = "an earlier job found the same"
 PATIENCE = 2
 """So many windows in a row must have drifted: one may have met something that passes."""
 
@@ -227,7 +228,7 @@ class Tuner:
             self.reason = f"{found.count} trials"
             return True
         if found.count == 1 and self.trials[-1].kind == "known" and found.best() == self.trials[-1].knobs:
-            self.reason = "an earlier job found the same"
+            self.reason = CONFIRMED
             return True
         if found.count < LEAST_TRIALS or len(found.points) < 2:
             return False
