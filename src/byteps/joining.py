@@ -47,7 +47,7 @@ def connect(
         JoinError, HandshakeError, ConfigError: why this process cannot be a member.
     """
     refuse_encryption(config)
-    refuse_tuning(config)
+    refuse_tuning(config, config.size if config.coordinator else max(config.size, 1))
     if uses_collectives(config) and engine is None:
         raise ConfigError(
             "communicator = allreduce needs a framework's collectives; use byteps.torch, or unset "
@@ -92,6 +92,7 @@ def _join(
     trace = Trace()
     try:
         welcome = control.join(join_message(config), config.join_timeout_s)
+        refuse_tuning(config, welcome.size)
         communicator: Communicator = Alone()
         if welcome.size > 1 or config.force_distributed:
             trace = open_trace(config, "worker", welcome.rank, welcome.size)

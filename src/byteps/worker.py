@@ -43,15 +43,19 @@ def _tuning_of(config: Config) -> TuningSettings | None:
     return TuningSettings(start, config.tune_search, config.tune_trials, config.tune_window)  # type: ignore[arg-type]
 
 
-def refuse_tuning(config: Config) -> None:
+def refuse_tuning(config: Config, size: int) -> None:
     """Say so where there is nothing to tune.
+
+    Args:
+        config: The settings.
+        size: Number of workers; 0 if it is not known yet.
 
     Raises:
         ConfigError: ``tune`` is set and cannot do anything, or not without changing results.
     """
     if not config.tune:
         return
-    if config.size <= 1 and not config.coordinator:
+    if size == 1 and not config.force_distributed:
         raise ConfigError(
             "tune is set, but there is one worker: nothing is sent that could be tuned; start several "
             "workers (byteps run -np 2 --tune), or unset BYTEPS_TUNE"

@@ -85,6 +85,10 @@ def test_ranks_that_disagree_are_refused(tmp_path: Path) -> None:
 def test_one_worker_is_told_that_there_is_nothing_to_tune(tmp_path: Path) -> None:
     script = tmp_path / "alone.py"
     script.write_text("import byteps.torch as bps\nbps.init(tune=True)\n")
-    code, _, errors = Job([sys.executable, str(script)]).finish()
-    assert code != 0
-    assert "there is one worker" in errors
+    for job in (
+        Job([sys.executable, str(script)]),
+        run_byteps("run", "-np", "1", sys.executable, str(script)),
+    ):
+        code, _, errors = job.finish()
+        assert code != 0
+        assert "there is one worker" in errors

@@ -203,7 +203,7 @@ def test_deterministic_all_reduce_cannot_be_tuned() -> None:
 
     config = Config(tune=True, size=2, deterministic=True, communicator="allreduce")
     with pytest.raises(ConfigError, match="rounded"):
-        refuse_tuning(config)
+        refuse_tuning(config, 2)
 
 
 def test_buffers_are_whole(tmp_path: Path) -> None:
@@ -256,3 +256,30 @@ def test_a_sampler_that_fails_ends_tuning_alone(
     assert results[0] == results[1]
     assert "no idea" in caplog.text
     assert [line.kind for line in only(tmp_path).trials] == ["start"]
+
+
+def test_frames_and_partitions_have_the_sizes_that_are_set(tmp_path: Path) -> None:
+    """A partition of 4 MiB, where placement by itself would cut it into 200."""
+    length = 1 << 20
+    whole = settings(tmp_path, partition_bytes=4 << 20, tune_window=1000)
+    with arrays.job(2, 1, **whole) as sessions:
+        communicators = [session.communicator for session in sessions]
+        sent: list[int] = []
+        for chunk_bytes in (64 << 10, 512 << 10):
+            for communicator in communicators:
+                assert isinstance(communicator, ParameterServer)
+                communicator.worker.set_chunk(chunk_bytes)
+            first = communicators[0]
+            assert isinstance(first, ParameterServer)
+            before = first.worker.frames_sent
+            run_ranks(sessions, lambda session: one_round(session, length))
+            sent.append(first.worker.frames_sent - before)
+            assert len(first.servers_of("whole")) == 1
+    assert 64 <= sent[0] <= 70
+    assert 8 <= sent[1] <= 14
+
+
+def one_round(session: Session, length: int) -> None:
+    data = np.ones(length, np.float32)
+    start(session, spec("whole", length), data, data).wait()
+    assert np.all(data == 2)
