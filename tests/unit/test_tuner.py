@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import math
 import random
 import statistics
@@ -106,7 +107,7 @@ def test_a_much_worse_trial_is_cut() -> None:
 
 
 def test_it_ends_when_nothing_is_to_be_gained() -> None:
-    flat = Job(tuner("bayes", trials=200), time_s=lambda knobs: 0.5, noise=0.001)
+    flat = Job(tuner("random", trials=200), time_s=lambda knobs: 0.5, noise=0.001)
     flat.run(settled)
     assert len(flat.tuner.trials) < 20
     assert "expected gain" in flat.tuner.reason
@@ -199,3 +200,10 @@ def test_the_fit_knows_what_it_was_told_and_how_little_that_is() -> None:
     assert deviation[3] > 3 * deviation[:3].max()
     with pytest.raises(ValueError, match="two"):
         Surrogate(GRID, points[:1], [1.0])
+
+
+def test_without_torch_optuna_samples_another_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    find = importlib.util.find_spec
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == "torch" else find(name))
+    found = regrets("bayes", True)
+    assert statistics.mean(found) <= 0.05, found

@@ -125,7 +125,7 @@ class Changes:
         with self._lock:
             if self._leads:
                 moves = [self._with_round(move) for move in message.moves]
-                self._meter.expect(message, follows=bool(moves))
+                self._meter.expect(message)
             else:
                 moves = list(message.moves)
             if moves:

@@ -61,15 +61,10 @@ class Meter:
         self._moments = None
         return Report(self._number, measured, cut)
 
-    def expect(self, message: Retune, follows: bool) -> None:
-        """A change comes.
-
-        Args:
-            message: What the coordinator said.
-            follows: Whether it comes with a later round (``moved``); else it is made now.
-        """
+    def expect(self, message: Retune) -> None:
+        """A change comes: with a later round of the tensor (``moved``) if that takes part, else now."""
         self._number, self._window, self._limit_s = message.number, message.steps, message.limit_s
-        self._moments = None if follows else []
+        self._moments = None if self._tensor in [move.old for move in message.moves] else []
 
     def moved(self, old: int, new: int) -> None:
         """A change has come for a tensor: measure from the round that begins now."""
