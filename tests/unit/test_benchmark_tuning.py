@@ -19,7 +19,9 @@ def step_s(knobs: Knobs) -> float:
 
 
 def measured() -> Grid:
-    tuner = Tuner(Knobs(), Search(SERVER_SPACE, lambda: SAMPLERS["grid"](SERVER_SPACE, 0), GRID * GRID))
+    tuner = Tuner(
+        Knobs(), Search(SERVER_SPACE, lambda: SAMPLERS["grid"](SERVER_SPACE, 0), GRID * GRID, again_every=0)
+    )
     while not tuner.settled:
         seconds = step_s(tuner.now.knobs) if tuner.now.kind != "start" else 0.5
         tuner.advance(Timing((seconds, seconds)))

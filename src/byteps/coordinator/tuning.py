@@ -19,7 +19,7 @@ from byteps.coordinator.tensors import TensorTable
 from byteps.tuning import records
 from byteps.tuning.samplers import SAMPLERS
 from byteps.tuning.space import COLLECTIVE_SPACE, SERVER_SPACE, Point, closed_form
-from byteps.tuning.tuner import CONFIRMED, Search, Timing, Try, Tuner
+from byteps.tuning.tuner import AGAIN_EVERY, CONFIRMED, Search, Timing, Try, Tuner
 from byteps.wire import Measured, TuningSettings
 
 Defer = Callable[[Callable[[], Try], Callable[[Try], list[Outgoing]]], None]
@@ -137,11 +137,13 @@ class Tuning:
         )
         known = self._record.known()
         self._is_known = known is not None
+        is_grid = self._settings.search == "grid"  # its places and nothing else
         search = Search(
             space,
             lambda: SAMPLERS[self._settings.search](space, 0),
             self._settings.trials,
-            None if self._settings.search == "grid" else first,
-            known,
+            None if is_grid else first,
+            None if is_grid else known,
+            0 if is_grid else AGAIN_EVERY,
         )
         return Tuner(self._settings.start, search)

@@ -96,6 +96,7 @@ class Search:
         sampler: Makes what proposes places, anew for each search.
         trials: How many, the start and repeated ones not counted.
         first: Says where the closed form points to, once the start was measured; None leaves it out.
+        again_every: After so many trials the best so far is measured again; 0: never.
         known: What an earlier job found for the same model, world and link.
     """
 
@@ -104,6 +105,7 @@ class Search:
     trials: int = 30
     first: Callable[[], Point] | None = None
     known: Knobs | None = None
+    again_every: int = AGAIN_EVERY
 
 
 @dataclass
@@ -188,7 +190,7 @@ class Tuner:
             measured = yield Try(kind, knobs, limit_s)
             found.count += 1
             found.record(knobs, self._tell(sampler, knobs, measured), measured)
-            if found.count % AGAIN_EVERY == 0 and found.steps:
+            if search.again_every and found.count % search.again_every == 0 and found.steps:
                 again = yield from self._again(found)
                 if again:
                     return True
