@@ -17,11 +17,11 @@ from tests.process.jobs import Job, run_byteps
 SIZE, STEPS = 3, 100
 
 
-def tuned(folder: Path, *more: str, settings: tuple[str, ...] = ()) -> Job:
+def tuned(folder: Path, *more: str, settings: tuple[str, ...] = (), steps: int = STEPS) -> Job:
     """Training with two servers."""
     folder.mkdir(exist_ok=True)
     options = ["--tune", "--tune-results", str(folder / "trials"), "--tune-window", "2", *settings]
-    script = [str(Path(train.__file__)), "--out", str(folder), "--steps", str(STEPS), "--dtype", "float32"]
+    script = [str(Path(train.__file__)), "--out", str(folder), "--steps", str(steps), "--dtype", "float32"]
     return run_byteps("run", "-np", str(SIZE), *options, sys.executable, *script, "--default-sizes", *more)
 
 
@@ -57,7 +57,7 @@ def test_training_is_bitwise_what_it_is_without(crosses: bool, reference: list[s
 
 def test_all_reduce_trains_on_and_the_trials_are_shown(tmp_path: Path) -> None:
     settings = ("--communicator", "allreduce", "--tune-search", "random")
-    ranks, found = finish(tuned(tmp_path, settings=settings), tmp_path)
+    ranks, found = finish(tuned(tmp_path, settings=settings, steps=50), tmp_path)
     assert ranks[0]["values"] == ranks[1]["values"] == ranks[2]["values"]
     assert [line.kind for line in found.trials[:2]] == ["start", "closed form"]
     assert found.world == "3 workers, all-reduce"
@@ -82,13 +82,15 @@ def test_ranks_that_disagree_are_refused(tmp_path: Path) -> None:
     assert "tuning" in errors
 
 
-def test_one_worker_is_told_that_there_is_nothing_to_tune(tmp_path: Path) -> None:
+@pytest.mark.parametrize("launched", [False, True])
+def test_one_worker_is_told_that_there_is_nothing_to_tune(launched: bool, tmp_path: Path) -> None:
     script = tmp_path / "alone.py"
     script.write_text("import byteps.torch as bps\nbps.init(tune=True)\n")
-    for job in (
-        Job([sys.executable, str(script)]),
-        run_byteps("run", "-np", "1", sys.executable, str(script)),
-    ):
+    program = [sys.executable, str(script)]
+    job = run_byteps("run", "-np", "1", *program) if launched else Job(program)
+    try:
         code, _, errors = job.finish()
-        assert code != 0
-        assert "there is one worker" in errors
+    finally:
+        job.kill()
+    assert code != 0
+    assert "there is one worker" in errors
