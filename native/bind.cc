@@ -231,13 +231,15 @@ void bind_worker(nb::module_& module) {
       .def("fail",
            [](Worker& w, int status, uint32_t peer) { w.fail(static_cast<byteps::Status>(status), peer); })
       .def("set_credit", &Worker::set_credit, nb::arg("credit_bytes"))
+      .def("set_chunk", &Worker::set_chunk, nb::arg("chunk_bytes"))
       .def("close", &Worker::close, nb::call_guard<nb::gil_scoped_release>())
       .def("abandon", &Worker::abandon)
       .def("in_flight", &Worker::in_flight)
       .def("take_events", &take_events<Worker>)
       .def_prop_ro("bytes_sent", &Worker::bytes_sent)
       .def_prop_ro("bytes_received", &Worker::bytes_received)
-      .def_prop_ro("frames_sent", &Worker::frames_sent);
+      .def_prop_ro("frames_sent", &Worker::frames_sent)
+      .def_prop_ro("bytes_per_second", &Worker::bytes_per_second);
 }
 
 void bind_server(nb::module_& module) {

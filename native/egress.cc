@@ -16,6 +16,8 @@ constexpr size_t kMaxBudgetBytes = 4 * 1024 * 1024;
 constexpr size_t kMinLowWaterBytes = 4 * 1024;
 constexpr size_t kMaxLowWaterBytes = 256 * 1024;
 
+size_t whole_cells(uint64_t cells) { return std::clamp<uint64_t>(cells, 1, kMaxChunkCells) * kCellBytes; }
+
 }  // namespace
 
 size_t Egress::low_water_bytes(size_t links) const {
@@ -38,9 +40,12 @@ void Egress::observe(bool backlogged, uint64_t drained_bytes, Clock::time_point 
   adapt();
 }
 
+void Egress::set_chunk(uint64_t bytes) {
+  fixed_chunk_bytes_ = bytes == 0 ? 0 : whole_cells(bytes / kCellBytes);
+}
+
 void Egress::adapt() {
-  const auto cells = static_cast<size_t>(rate_ * kChunkSeconds / static_cast<double>(kCellBytes));
-  chunk_bytes_ = std::clamp<size_t>(cells, 1, kMaxChunkCells) * kCellBytes;
+  chunk_bytes_ = whole_cells(static_cast<uint64_t>(rate_ * kChunkSeconds / static_cast<double>(kCellBytes)));
   budget_bytes_ = std::clamp(static_cast<size_t>(rate_ * kBudgetSeconds), kMinBudgetBytes, kMaxBudgetBytes);
 }
 

@@ -14,8 +14,9 @@ using Clock = std::chrono::steady_clock;
 
 class Egress {
  public:
-  // Bytes per frame: 1.5 ms of the measured rate, in whole cells.
-  size_t chunk_bytes() const { return chunk_bytes_; }
+  // Bytes per frame: 1.5 ms of the measured rate, in whole cells, unless somebody says.
+  size_t chunk_bytes() const { return fixed_chunk_bytes_ != 0 ? fixed_chunk_bytes_ : chunk_bytes_; }
+  void set_chunk(uint64_t bytes);  // rounded to whole cells; 0: by the measured rate
   // Bytes in this host over all links: 2 ms of the measured rate, not counting the last chunk.
   size_t budget_bytes() const { return budget_bytes_; }
   // A link with fewer bytes in this host than this may always be given more, so that none idles.
@@ -31,6 +32,7 @@ class Egress {
   void adapt();
 
   size_t chunk_bytes_ = 256 * 1024;
+  size_t fixed_chunk_bytes_ = 0;
   size_t budget_bytes_ = 1024 * 1024;
   double rate_ = 0;
   bool measuring_ = false;

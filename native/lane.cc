@@ -176,6 +176,7 @@ bool Lane::pump() {
   const bool backlogged = more || any_blocked();
   const size_t in_host = backlogged ? refresh_in_host() : 0;
   egress_.observe(backlogged, written_bytes_ - in_host, Clock::now());
+  counters_.bytes_per_second.store(egress_.bytes_per_second(), std::memory_order_relaxed);
   return more;
 }
 

@@ -30,6 +30,7 @@ struct LaneCounters {
   std::atomic<uint64_t> bytes_received{0};
   std::atomic<uint64_t> frames_sent{0};
   std::atomic<uint64_t> frames_received{0};
+  std::atomic<double> bytes_per_second{0};  // of sending, as last measured; 0: not yet
 };
 
 class Lane {
@@ -59,6 +60,9 @@ class Lane {
   void abandon();             // in a forked child: the thread does not exist here
   // Heartbeats only: to the coordinator, which must hear from a process whose Python is busy.
   void add_beacon(std::unique_ptr<Link> link);
+  void set_chunk(uint64_t bytes) {  // see Egress
+    post([this, bytes] { egress_.set_chunk(bytes); });
+  }
   const LaneCounters& counters() const { return counters_; }
   EventBuffer& events() { return events_; }
 

@@ -142,6 +142,10 @@ void Worker::set_credit(uint64_t bytes) {
   for (auto& lane : lanes_) lane->post([to = lane.get(), each] { to->set_credit(each); });
 }
 
+void Worker::set_chunk(uint64_t bytes) {
+  for (auto& lane : lanes_) lane->set_chunk(bytes);
+}
+
 void Worker::close() {
   if (abandoned_) return;
   {
@@ -170,5 +174,11 @@ uint64_t Worker::take_events(std::vector<Event>& out) { return byteps::take_even
 uint64_t Worker::bytes_sent() const { return total(lanes_, &LaneCounters::bytes_sent); }
 uint64_t Worker::bytes_received() const { return total(lanes_, &LaneCounters::bytes_received); }
 uint64_t Worker::frames_sent() const { return total(lanes_, &LaneCounters::frames_sent); }
+
+double Worker::bytes_per_second() const {
+  double sum = 0;
+  for (const auto& lane : lanes_) sum += lane->counters().bytes_per_second.load(std::memory_order_relaxed);
+  return sum;
+}
 
 }  // namespace byteps

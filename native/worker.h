@@ -95,6 +95,7 @@ class Worker {
   void retract(uint32_t tensor);
   void fail(Status status, uint32_t peer);  // fails all rounds in flight and to come
   void set_credit(uint64_t bytes);
+  void set_chunk(uint64_t bytes);  // of a frame; 0: by the measured rate
   void close();    // fails what is in flight, ends the threads
   void abandon();  // in a forked child
 
@@ -104,6 +105,7 @@ class Worker {
   uint64_t bytes_sent() const;
   uint64_t bytes_received() const;
   uint64_t frames_sent() const;
+  double bytes_per_second() const;  // of sending, as last measured while there was always more; 0: not yet
 
  private:
   struct Tensor {

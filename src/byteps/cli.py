@@ -22,6 +22,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     ),
     "bench": ("byteps.bench.command:add_bench", "measure push_pull, or training, in a job of your own"),
     "trace": ("byteps.trace.command:add_trace", "join recorded timelines, or say where the time went"),
+    "tune": ("byteps.tuning.command:add_tune", "show what a search for better sizes has tried and found"),
     "profile": (
         "byteps.planner.profiling:add_profile",
         "record the layers and times of a training script in this process",
@@ -59,6 +60,10 @@ how fast is it, and where does the time go:
   byteps bench pushpull --np 2 --servers 2
   byteps run -np 2 --timeline run.json.gz python train.py
   byteps trace summary run.*.json.gz
+
+could other sizes make it faster; a search while it trains:
+  byteps run -np 2 --tune python train.py
+  byteps tune report
 
 what would a cluster gain, and how many servers are worth their price:
   byteps plan --model vgg16 --workers 8 --link-gbit 20

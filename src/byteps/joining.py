@@ -22,6 +22,7 @@ from byteps.worker import (
     credit_of,
     join_message,
     refuse_encryption,
+    refuse_tuning,
     settings_of,
     start_data_plane,
     uses_collectives,
@@ -46,6 +47,7 @@ def connect(
         JoinError, HandshakeError, ConfigError: why this process cannot be a member.
     """
     refuse_encryption(config)
+    refuse_tuning(config, config.size if config.coordinator else max(config.size, 1))
     if uses_collectives(config) and engine is None:
         raise ConfigError(
             "communicator = allreduce needs a framework's collectives; use byteps.torch, or unset "
@@ -90,6 +92,7 @@ def _join(
     trace = Trace()
     try:
         welcome = control.join(join_message(config), config.join_timeout_s)
+        refuse_tuning(config, welcome.size)
         communicator: Communicator = Alone()
         if welcome.size > 1 or config.force_distributed:
             trace = open_trace(config, "worker", welcome.rank, welcome.size)
@@ -104,7 +107,7 @@ def _join(
             communicator = (
                 AllReduce(control, welcome, config, worker.close, trace)
                 if uses_collectives(config)
-                else ParameterServer(control, worker, welcome.rank, credit_of(config), trace)
+                else ParameterServer(control, worker, welcome, credit_of(config), trace)
             )
             trace.start(worker.take_events, control.wall_clock_s)
     except BaseException:

@@ -63,7 +63,7 @@ class Unplaced:
     def __init__(self, partition_bytes: int) -> None:
         self.partition_bytes = partition_bytes
 
-    def place(self, sizes: Sequence[int]) -> list[list[Part]]:
+    def place(self, sizes: Sequence[int], partition_bytes: int = 0) -> list[list[Part]]:
         """No parts for any tensor."""
         return [[] for _ in sizes]
 
@@ -113,16 +113,19 @@ class Placer:
         share = total // (len(self._loads) * PARTITIONS_PER_SERVER)
         return min(self.partition_bytes, max(GRAIN_BYTES, share // GRAIN_BYTES * GRAIN_BYTES))
 
-    def place(self, sizes: Sequence[int]) -> list[list[Part]]:
+    def place(self, sizes: Sequence[int], partition_bytes: int = 0) -> list[list[Part]]:
         """Place a batch of tensors.
 
         Args:
             sizes: Bytes of each tensor.
+            partition_bytes: Of a partition, rounded down to whole grains; 0: see ``partition_size``.
 
         Returns:
             For each tensor its partitions in order: whole grains but for the last, none for 0 bytes.
         """
         size = self.partition_size(sum(sizes))
+        if partition_bytes:
+            size = max(1, partition_bytes // GRAIN_BYTES) * GRAIN_BYTES
         cuts = [
             (min(size, nbytes - begin), index)
             for index, nbytes in enumerate(sizes)

@@ -15,16 +15,18 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import TypeVar
 
 from byteps import _native
 from byteps.communicator import AllReduce, Communicator, Engine, InProcessGroup, ParameterServer
 from byteps.config import Config
 from byteps.control import ControlClient, Relay
-from byteps.coordinator.core import Coordinator
+from byteps.coordinator.core import Coordinator, Outbox
 from byteps.server import Server
 from byteps.session import Session
 from byteps.trace import open_trace
+from byteps.tuning.tuner import Try
 from byteps.wire import AskClock, Clock, Join, Message
 from byteps.worker import credit_of, join_message, start_data_plane, uses_collectives
 
@@ -36,12 +38,23 @@ JOIN_TIMEOUT_S = 30.0
 class _Hub:
     """Drives a coordinator for members of this process."""
 
-    def __init__(self, coordinator: Coordinator) -> None:
-        self._coordinator = coordinator
+    def __init__(self) -> None:
         self._lock = threading.RLock()
-        self._queue: deque[tuple[int, Message | None]] = deque()
+        self._queue: deque[Callable[[], Outbox]] = deque()
         self._clients: dict[int, ControlClient] = {}
         self._busy = False
+
+    def drive(self, coordinator: Coordinator) -> None:
+        self._coordinator = coordinator
+
+    def later(self, work: Callable[[], Try], deliver: Callable[[Try], Outbox]) -> None:
+        """The tuner's thread, which nobody waits for."""
+
+        def run() -> None:
+            result = work()
+            self._handle(lambda: deliver(result))
+
+        threading.Thread(target=run, name="byteps-tuner", daemon=True).start()
 
     def connect(self, client: ControlClient) -> None:
         with self._lock:
@@ -54,8 +67,15 @@ class _Hub:
         if isinstance(message, AskClock):  # as the coordinator's service does, whatever the core is at
             self._clients[member].deliver(Clock(message.request, time.time()))
             return
+        core = self._coordinator
+        if message is None:
+            self._handle(lambda: core.disconnected(member, "connection closed"))
+        else:
+            self._handle(lambda: core.received(member, message))
+
+    def _handle(self, event: Callable[[], Outbox]) -> None:
         with self._lock:
-            self._queue.append((member, message))
+            self._queue.append(event)
             if self._busy:  # a call from within deliver: the outer call goes on with it
                 return
             self._busy = True
@@ -66,12 +86,7 @@ class _Hub:
 
     def _drain(self) -> None:
         while self._queue:
-            member, message = self._queue.popleft()
-            if message is None:
-                answers = self._coordinator.disconnected(member, "connection closed")
-            else:
-                answers = self._coordinator.received(member, message)
-            for to, answer in answers:
+            for to, answer in self._queue.popleft()():
                 self._clients[to].deliver(answer)
 
 
@@ -96,7 +111,16 @@ class _Cluster:
             servers = 0
         self._config = config
         self._engine = engine or InProcessGroup(size).join
-        self._hub = _Hub(Coordinator(size, servers, join_timeout_s=config.join_timeout_s))
+        self._hub = _Hub()
+        self._hub.drive(
+            Coordinator(
+                size,
+                servers,
+                join_timeout_s=config.join_timeout_s,
+                later=self._hub.later,
+                tune_folder=Path(config.tune_results) if config.tune_results else None,
+            )
+        )
         self.failures: list[str] = []
         self.servers = [Server(config, self._server_ended) for _ in range(servers)]
         for server in self.servers:
@@ -125,7 +149,7 @@ class _Cluster:
         communicator: Communicator = (
             AllReduce(control, welcome, config, worker.close, trace)
             if uses_collectives(config)
-            else ParameterServer(control, worker, welcome.rank, credit_of(config), trace)
+            else ParameterServer(control, worker, welcome, credit_of(config), trace)
         )
         trace.start(worker.take_events, control.wall_clock_s)
         session = Session(config, welcome, communicator, control, trace)

@@ -10,12 +10,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from byteps import _native
-from byteps.config import Config
+from byteps.config import DEFAULT_PARTITION_BYTES, Config
 from byteps.errors import ConfigError, HandshakeError, JoinError
 from byteps.network import advertised_address, connect, parse_address
 from byteps.scheduler import POLICIES
 from byteps.security import Identity, connect_steps, handshake, load_token
-from byteps.wire import JobSettings, Join, Welcome
+from byteps.wire import JobSettings, Join, Knobs, TuningSettings, Welcome
 
 Linker = Callable[[int, int], _native.Link]
 """Opens the link to (server, lane)."""
@@ -28,7 +28,44 @@ def settings_of(config: Config) -> JobSettings:
         partition_bytes=config.partition_bytes,
         deterministic=config.deterministic,
         communicator="allreduce" if uses_collectives(config) else "parameter-server",
+        tuning=_tuning_of(config),
     )
+
+
+def _tuning_of(config: Config) -> TuningSettings | None:
+    """What is to be searched. Sizes that are set are where it begins, not automatic ones."""
+    if not config.tune:
+        return None
+    if uses_collectives(config):
+        start = Knobs(partition_bytes=config.collective_bytes, credit_bytes=config.credit_bytes)
+    else:
+        is_set = config.partition_bytes != DEFAULT_PARTITION_BYTES
+        start = Knobs(config.partition_bytes if is_set else 0, config.credit_bytes)
+    return TuningSettings(start, config.tune_search, config.tune_trials, config.tune_window)  # type: ignore[arg-type]
+
+
+def refuse_tuning(config: Config, size: int) -> None:
+    """Say so where there is nothing to tune.
+
+    Args:
+        config: The settings.
+        size: Number of workers; 0 if it is not known yet.
+
+    Raises:
+        ConfigError: ``tune`` is set and cannot do anything, or not without changing results.
+    """
+    if not config.tune:
+        return
+    if size == 1 and not config.force_distributed:
+        raise ConfigError(
+            "tune is set, but there is one worker: nothing is sent that could be tuned; start several "
+            "workers (byteps run -np 2 --tune), or unset BYTEPS_TUNE"
+        )
+    if uses_collectives(config) and config.deterministic:
+        raise ConfigError(
+            "tune cannot go with deterministic and communicator = allreduce: where a tensor is cut changes "
+            "how its sum is rounded; unset one of them"
+        )
 
 
 def uses_collectives(config: Config) -> bool:

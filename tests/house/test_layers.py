@@ -19,6 +19,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("placement",),
     ("diagnostics",),
     ("trace",),
+    ("tuning",),
     ("children",),
     ("coordinator",),
     ("control",),

@@ -6,6 +6,7 @@ import argparse
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -92,10 +93,12 @@ def main() -> None:
     parser.add_argument("--dtype", default="float64")
     parser.add_argument("--deterministic", action="store_true")
     parser.add_argument("--cross", action="store_true")
+    parser.add_argument("--default-sizes", action="store_true")
     options = parser.parse_args()
     torch.set_num_threads(1)
     dtype = getattr(torch, options.dtype)
-    bps.init(deterministic=options.deterministic, partition_bytes=1 << 16)
+    sizes: dict[str, Any] = {} if options.default_sizes else {"partition_bytes": 1 << 16}
+    bps.init(deterministic=options.deterministic, **sizes)
     model = make_model(dtype)
     if bps.rank() > 0:  # broadcast_parameters must mend this
         nn.init.zeros_(next(model.parameters()))

@@ -39,6 +39,11 @@ EXAMPLES: list[wire.Message] = [
     wire.AskClock(3),
     wire.Clock(3, 1.5e9),
     wire.Heartbeat(),
+    wire.Retune(4, wire.Knobs(1 << 20, 0, 1 << 16), [wire.Move(3, 9, [(0, 1, 65536)], 7)], 1e9, 6),
+    wire.Agreed(4, [7]),
+    wire.Taken(4),
+    wire.Proceed(4),
+    wire.Measured(4, [0.25, 0.5], True, [9], 1e8, 5e-5),
     wire.Forward("order", b"\x00\xff", -1, 0),
 ]
 TYPE_NUMBERS = {kind: number for number, kind in enumerate(get_args(wire.Message), 1)}

@@ -11,7 +11,6 @@ import logging
 import queue
 import threading
 import time
-import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -20,9 +19,11 @@ import msgspec
 
 from byteps.communicator.all_reduce_forms import form_of
 from byteps.communicator.all_reduce_leader import Leader, Piece
+from byteps.communicator.all_reduce_numbers import Numbers
 from byteps.communicator.all_reduce_rounds import Batch, Entry, Round
 from byteps.communicator.all_reduce_sizes import FIRST_BYTES, Sizes
 from byteps.communicator.board import Board
+from byteps.communicator.changes import Changes
 from byteps.communicator.collectives import Collectives, Engine, Meeting, latency_s
 from byteps.communicator.interface import CLOSED, DEPARTED, LINK_LOST, OK, RETRACTED, Buffer
 from byteps.communicator.names import Names
@@ -35,6 +36,7 @@ from byteps.wire import (
     AskMissing,
     Departed,
     Forward,
+    Knobs,
     Message,
     Missing,
     Placement,
@@ -84,7 +86,9 @@ class AllReduce:
         self._on_close = on_close
         self._trace = trace or Trace()
         self._board = Board(control)
-        self._names: Names[Round] = Names(control, _Numbers(self), self._rank)
+        numbers = Numbers(self)
+        self._changes = Changes.of(welcome, control, numbers)
+        self._names: Names[Round] = Names(control, numbers, self._rank, self._changes)
         fixed_bytes = FIRST_BYTES if config.deterministic else 0  # where a sum is cut changes its rounding
         self._sizes = Sizes(config.collective_bytes or fixed_bytes, config.credit_bytes)
         self._specs: dict[int, tuple[TensorSpec, int]] = {}  # and the rounds begun, by number
@@ -169,6 +173,8 @@ class AllReduce:
             self._queue.put(partial(self._finish_all, DEPARTED, message.rank))
         elif isinstance(message, AskMissing):
             self._queue.put(partial(self._tell_missing, message))
+        elif self._changes is not None:
+            self._changes.notice(message)
 
     def fail(self) -> None:
         """See ``Communicator.fail``."""
@@ -197,6 +203,14 @@ class AllReduce:
         self._trace.name_tensor(placement.id, spec.name)
         self._specs[placement.id] = spec, 0
         self._sizes.step_bytes += 0 if spec.ephemeral else spec.nbytes
+
+    def set_knobs(self, knobs: Knobs) -> None:
+        """See ``Tunable.set_knobs``."""
+        self._queue.put(partial(self._resize, knobs))
+
+    def cost(self) -> tuple[float, float]:
+        """See ``Tunable.cost``."""
+        return self._sizes.rate, self._sizes.latency_s
 
     def forget(self, tensor: int) -> None:
         """See ``Plane.forget``."""
@@ -234,6 +248,11 @@ class AllReduce:
             except Exception as error:  # without this thread everybody would wait for ever
                 if not self._closed:
                     self._break(error)
+
+    def _resize(self, knobs: Knobs) -> None:
+        self._sizes.fix(knobs.partition_bytes, knobs.credit_bytes, knobs.fusion_bytes)
+        if self._leader is not None:
+            self._leader.resize()
 
     def _submitted(self, one: Round) -> None:
         if self._end is not None:
@@ -358,25 +377,3 @@ class AllReduce:
     def _tell_missing(self, question: AskMissing) -> None:
         ranks = [] if self._leader is None else self._leader.missing(question.id)
         self._control.notify(Missing(question.request, ranks, [float("inf")] * len(ranks)))
-
-
-class _Numbers:
-    """Passes on what ``Names`` tells of tensors; does not keep the communicator, their owner, alive."""
-
-    def __init__(self, communicator: AllReduce) -> None:
-        self._communicator = weakref.ref(communicator)
-
-    def install(self, spec: TensorSpec, placement: Placement) -> None:
-        """See ``Plane.install``."""
-        if (communicator := self._communicator()) is not None:
-            communicator.installed(spec, placement)
-
-    def forget(self, tensor: int) -> None:
-        """See ``Plane.forget``."""
-        if (communicator := self._communicator()) is not None:
-            communicator.forget(tensor)
-
-    def retract(self, tensor: int) -> None:
-        """See ``Plane.retract``."""
-        if (communicator := self._communicator()) is not None:
-            communicator.retracted(tensor)

@@ -90,7 +90,7 @@ class Leader:
         """A number for the next collective, and what is to share it; None for nothing now."""
         if not self._granted or len(self._in_flight) >= self._concurrency:
             return None
-        limit = OVER * self._partition_bytes
+        limit = OVER * self._sizes.fusion_bytes
         batch = [self._granted.popleft()]
         total = batch[0].part.nbytes
         what = batch[0].form.collective
@@ -113,11 +113,15 @@ class Leader:
         batch = self._in_flight.pop(number)
         nbytes = sum(one.part.nbytes for one in batch)
         if self._sizes.moved(nbytes, now_s, more=self._waiting > 0):
-            self._partition_bytes = self._sizes.collective_bytes
-            self._scheduler.set_partition(self._partition_bytes)
-            self._scheduler.set_credit(self._sizes.credit_bytes)
+            self.resize()
         for one in batch:
             one.part.finish()
+
+    def resize(self) -> None:
+        """Go by what ``sizes`` say now."""
+        self._partition_bytes = self._sizes.collective_bytes
+        self._scheduler.set_partition(self._partition_bytes)
+        self._scheduler.set_credit(self._sizes.credit_bytes)
 
     def close(self) -> None:
         """Decide nothing any more."""

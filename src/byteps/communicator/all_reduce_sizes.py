@@ -41,15 +41,26 @@ class Sizes:
     def __init__(self, fixed_bytes: int = 0, fixed_credit_bytes: int = 0) -> None:
         self._fixed_bytes = fixed_bytes
         self._fixed_credit_bytes = fixed_credit_bytes
+        self._fixed_fusion_bytes = 0
         self.latency_s = 0.0
         self.step_bytes = 0
         self.rate = 0.0
         self._since_s: float | None = None
         self._moved = 0
 
+    def fix(self, collective_bytes: int, credit_bytes: int, fusion_bytes: int) -> None:
+        """Use these sizes from now on; 0: from measurements."""
+        self._fixed_bytes, self._fixed_credit_bytes = collective_bytes, credit_bytes
+        self._fixed_fusion_bytes = fusion_bytes
+
+    @property
+    def fusion_bytes(self) -> int:
+        """The size up to which smaller tensors share a collective."""
+        return self._fixed_fusion_bytes or self.collective_bytes
+
     @property
     def collective_bytes(self) -> int:
-        """The size that larger tensors are cut to and smaller ones fused to."""
+        """The size that larger tensors are cut to; smaller ones are fused to it unless there is another."""
         if self._fixed_bytes:
             return _rounded(self._fixed_bytes)
         if not self.rate:

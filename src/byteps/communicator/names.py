@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
+from byteps.communicator.changes import Changes
 from byteps.communicator.interface import OK, Transfer
 from byteps.control import ControlClient
 from byteps.errors import DeclarationError
@@ -56,12 +57,16 @@ class Names(Generic[TransferT]):
         control: This worker's connection to the coordinator.
         plane: Is told which tensors there are.
         rank: Of this worker, for messages.
+        changes: Of settings while training goes on; None if there are none.
     """
 
-    def __init__(self, control: ControlClient, plane: Plane, rank: int) -> None:
+    def __init__(
+        self, control: ControlClient, plane: Plane, rank: int, changes: Changes | None = None
+    ) -> None:
         self._control = control
         self._plane = plane
         self._rank = rank
+        self._changes = changes
         self._lock = threading.Lock()
         self._tensors: dict[str, _Tensor] = {}
         self._declared: dict[str, int] = {}  # the next generation of each name
@@ -92,6 +97,8 @@ class Names(Generic[TransferT]):
             if not self._known(spec):
                 self._declare([spec])
             tensor = self._tensors[spec.name]
+            if self._changes is not None:
+                self._go_over(tensor, self._changes.begin(tensor.id, spec))
             with self._gate:
                 if tensor.id not in self._withdrawn:
                     transfer = begin(tensor.id)
@@ -141,6 +148,14 @@ class Names(Generic[TransferT]):
             self._withdrawn[message.id] = message.message
             self._plane.retract(message.id)
 
+    def _go_over(self, tensor: _Tensor, number: int) -> None:
+        """From now on another number stands for the tensor."""
+        if number == tensor.id:
+            return
+        before, tensor.id = tensor.id, number
+        self._plane.forget(before)
+        self._control.notify(Finished([before]))
+
     def _known(self, spec: TensorSpec) -> bool:
         """Whether the tensor is declared as ``spec`` says. A different use is refused on all ranks."""
         tensor = self._tensors.get(spec.name)
@@ -166,6 +181,8 @@ class Names(Generic[TransferT]):
         """Forget a withdrawn tensor, so that its name is free again; returns why it was withdrawn."""
         del self._tensors[tensor.spec.name]
         self._plane.forget(tensor.id)
+        if self._changes is not None:
+            self._changes.forget(tensor.id)
         with self._gate:
             return DeclarationError(self._withdrawn.pop(tensor.id))
 

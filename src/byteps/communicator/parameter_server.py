@@ -5,38 +5,59 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from byteps import _native
+from byteps.communicator.changes import Changes
 from byteps.communicator.interface import LINK_LOST, Buffer
 from byteps.communicator.names import Names
 from byteps.control import ControlClient
 from byteps.diagnostics import size
 from byteps.trace import Trace
-from byteps.wire import Message, Placement, Retract, TensorSpec
+from byteps.wire import Knobs, Message, Move, Placement, Retract, TensorSpec, Welcome
 
 
 class _Servers:
     """The native data plane, and which servers sum what."""
 
-    def __init__(self, worker: _native.Worker, trace: Trace) -> None:
+    def __init__(self, worker: _native.Worker, trace: Trace, credit_bytes: int) -> None:
         self._worker = worker
         self._trace = trace
+        self._names: dict[int, str] = {}
         self.of: dict[int, tuple[int, ...]] = {}
+        self.credit_bytes = credit_bytes
 
     def install(self, spec: TensorSpec, placement: Placement) -> None:
         """See ``Plane.install``."""
-        self._worker.declare(
-            placement.id, [(part.server, part.lane, part.nbytes) for part in placement.parts]
-        )
-        self._trace.name_tensor(placement.id, spec.name)
-        self.of[placement.id] = tuple(part.server for part in placement.parts)
+        parts = [(part.server, part.lane, part.nbytes) for part in placement.parts]
+        self._install(placement.id, spec.name, parts)
+
+    def move(self, move: Move) -> None:
+        """See ``Tunable.move``."""
+        self._install(move.new, self._names.get(move.old, ""), move.parts)
+
+    def set_knobs(self, knobs: Knobs) -> None:
+        """See ``Tunable.set_knobs``."""
+        self.credit_bytes = knobs.credit_bytes
+        self._worker.set_credit(knobs.credit_bytes)
+        self._worker.set_chunk(knobs.chunk_bytes)
+
+    def cost(self) -> tuple[float, float]:
+        """See ``Tunable.cost``. What a partition costs is not measured."""
+        return self._worker.bytes_per_second, 0.0
 
     def forget(self, tensor: int) -> None:
         """See ``Plane.forget``."""
         self._worker.forget(tensor)
+        self._names.pop(tensor, None)
         self.of.pop(tensor, None)
 
     def retract(self, tensor: int) -> None:
         """See ``Plane.retract``."""
         self._worker.retract(tensor)
+
+    def _install(self, tensor: int, name: str, parts: list[tuple[int, int, int]]) -> None:
+        self._worker.declare(tensor, parts)
+        self._trace.name_tensor(tensor, name)
+        self._names[tensor] = name
+        self.of[tensor] = tuple(server for server, _, _ in parts)
 
 
 class ParameterServer:
@@ -45,7 +66,7 @@ class ParameterServer:
     Args:
         control: this worker's connection to the coordinator.
         worker: the native data plane, connected to all servers.
-        rank: of this worker, for messages.
+        welcome: the job.
         credit_bytes: what the worker was given, for reports.
         trace: is told the names of tensors.
     """
@@ -54,14 +75,14 @@ class ParameterServer:
         self,
         control: ControlClient,
         worker: _native.Worker,
-        rank: int,
+        welcome: Welcome,
         credit_bytes: int = 0,
         trace: Trace | None = None,
     ) -> None:
         self.worker = worker
-        self._credit_bytes = credit_bytes
-        self._servers = _Servers(worker, trace or Trace())
-        self._names: Names[_native.Transfer] = Names(control, self._servers, rank)
+        self._servers = _Servers(worker, trace or Trace(), credit_bytes)
+        self._changes = Changes.of(welcome, control, self._servers)
+        self._names: Names[_native.Transfer] = Names(control, self._servers, welcome.rank, self._changes)
 
     def declare(self, specs: Sequence[TensorSpec]) -> None:
         """See ``Communicator.declare``."""
@@ -100,7 +121,7 @@ class ParameterServer:
         """See ``Communicator.traffic``."""
         return (
             f"{size(self.worker.bytes_sent)} in {self.worker.frames_sent} frames sent, "
-            f"{size(self.worker.bytes_received)} received; credit {size(self._credit_bytes)}"
+            f"{size(self.worker.bytes_received)} received; credit {size(self._servers.credit_bytes)}"
         )
 
     def retract(self, message: Retract) -> None:
@@ -108,10 +129,13 @@ class ParameterServer:
         self._names.retract(message)
 
     def notice(self, message: Message) -> None:
-        """See ``Communicator.notice``. Servers say all there is to say."""
+        """See ``Communicator.notice``. Of rounds, servers say all there is to say."""
+        if self._changes is not None:
+            self._changes.notice(message)
 
     def fail(self) -> None:
         """See ``Communicator.fail``."""
+        self._stop_changes()
         self.worker.fail(LINK_LOST, 0)
 
     def abandon(self) -> None:
@@ -120,4 +144,9 @@ class ParameterServer:
 
     def close(self) -> None:
         """See ``Communicator.close``."""
+        self._stop_changes()
         self.worker.close()
+
+    def _stop_changes(self) -> None:
+        if self._changes is not None:
+            self._changes.fail()

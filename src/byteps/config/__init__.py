@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from byteps.config.addresses import format_address, parse_address
 from byteps.config.environment import child_environment, visible_devices
-from byteps.config.fields import Config
+from byteps.config.fields import DEFAULT_PARTITION_BYTES, Config
 from byteps.config.reference import Row, describe, reference_table
 from byteps.config.resolving import Resolved, resolve
 
 __all__ = [
+    "DEFAULT_PARTITION_BYTES",
     "Config",
     "Resolved",
     "Row",

@@ -13,6 +13,7 @@ from byteps.errors import ConfigError
 MAX_PARTITION_BYTES = 64 << 20
 """Larger partitions gain nothing, and each is held twice by its server."""
 
+DEFAULT_PARTITION_BYTES = 128 << 10
 _MAX_NUMBER = 2**31 - 1
 
 
@@ -170,7 +171,7 @@ class Config:
         high=1 << 30,
     )
     partition_bytes: int = _setting(
-        128 << 10,
+        DEFAULT_PARTITION_BYTES,
         "Largest part of a tensor that is placed and sent as one unit. "
         "Rounded up to multiples of 16 KiB; at most 64 MiB.",
         unit="bytes",
@@ -190,6 +191,26 @@ class Config:
         "priority",
         "Order of sending: most urgent first, first come first served, or one partition at a time.",
         choices=("priority", "fifo", "stop-and-wait"),
+    )
+    tune: bool = _setting(
+        False,
+        "Search for better sizes of partitions, credit and frames while training goes on (tuning.md). Needs "
+        "optuna: `pip install 'byteps[tune]'`.",
+    )
+    tune_search: str = _setting(
+        "bayes",
+        "What proposes the sizes to try next: a model of what was measured, chance, or all in order.",
+        choices=("bayes", "random", "grid"),
+    )
+    tune_trials: int = _setting(30, "Sizes that a search tries at most.", low=1, high=1 << 20)
+    tune_window: int = _setting(
+        6, "Steps that each is measured for, after two that do not count.", unit="steps", low=2, high=1 << 20
+    )
+    tune_results: str = _setting(
+        "",
+        "Folder for trials and results, which later jobs of the same model, world and link begin with; "
+        "read by the coordinator. Empty: `~/.cache/byteps/tuning`.",
+        unit="path",
     )
     deterministic: bool = _setting(
         False, "Add contributions in rank order whatever order they arrive in: bitwise equal from run to run."

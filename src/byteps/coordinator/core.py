@@ -10,6 +10,7 @@ import enum
 import logging
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 from byteps.coordinator.declarations import Outgoing, ToRank
 from byteps.coordinator.machines import server_weights
@@ -17,8 +18,11 @@ from byteps.coordinator.membership import Member, Membership, name_ranks
 from byteps.coordinator.requests import Requests
 from byteps.coordinator.waiting import WaitLog
 from byteps.diagnostics import count
-from byteps.errors import JoinError, ProtocolError
+from byteps.errors import ConfigError, JoinError, ProtocolError
 from byteps.placement import Placer, Unplaced
+from byteps.tuning.records import default_folder
+from byteps.tuning.samplers import require_optuna
+from byteps.tuning.tuner import Try
 from byteps.wire import Departed, End, Join, JoinRefused, Leave, Lost, Message
 
 _log = logging.getLogger(__name__)
@@ -38,6 +42,7 @@ class Phase(enum.Enum):
 
 Outbox = list[tuple[int, Message]]
 """Who is to be told what, in this order."""
+Later = Callable[[Callable[[], Try], Callable[[Try], Outbox]], None]
 
 
 class Coordinator:
@@ -49,6 +54,9 @@ class Coordinator:
         clock: Monotonic time in seconds.
         join_timeout_s: How long to wait for everybody to join.
         peer_timeout_s: How long a member may be silent before it is lost, once the job has started.
+        later: Runs the first function without holding up anybody, then the second with its result, and
+            delivers what that returns.
+        tune_folder: Where results of tuning are kept.
 
     Attributes:
         finished: Whether the job is over and nobody is left to be told anything.
@@ -62,6 +70,8 @@ class Coordinator:
         clock: Callable[[], float] = time.monotonic,
         join_timeout_s: float = 600.0,
         peer_timeout_s: float = 30.0,
+        later: Later | None = None,
+        tune_folder: Path | None = None,
     ) -> None:
         self.finished = False
         self.failure: str | None = None
@@ -75,6 +85,8 @@ class Coordinator:
         self._waiting = WaitLog(clock)
         self._waiting.begin()
         self._requests: Requests | None = None
+        self._later = later
+        self._tune_folder = tune_folder or default_folder()
 
     @property
     def deadline_s(self) -> float | None:
@@ -153,6 +165,7 @@ class Coordinator:
                 raise JoinError(self.failure or "the job has started already, with all of its members")
             if self._members.get(member) is not None:
                 raise ProtocolError(f"{self._members.get(member)} joined twice")
+            _check_tuning(message)
             self._members.add(member, message)
             _log.info("%s has joined", self._members.get(member))
         except JoinError as error:
@@ -163,8 +176,14 @@ class Coordinator:
 
     def _start(self) -> Outbox:
         """Everybody is here."""
+        settings = self._members.settings
         greetings: Outbox = list(self._members.welcome())
-        self._requests = Requests(self._members.size, self._placer(), self._silence_s)
+        tuning = settings.tuning
+        self._requests = Requests(
+            self._members.size, self._placer(), self._silence_s, tuning.start.partition_bytes if tuning else 0
+        )
+        if tuning is not None and self._later is not None:
+            self._requests.tune(tuning, self._members.num_servers, self._tune_folder, self._defer)
         for one in self._members:
             # Who has stopped since it joined will never open its heartbeat connection. One worker alone,
             # which needs no servers, opens none either.
@@ -180,6 +199,15 @@ class Coordinator:
             return Unplaced(settings.partition_bytes)
         joined = ([one.join for one in group] for group in (members.workers, members.servers))
         return Placer(members.num_servers, settings.lanes, settings.partition_bytes, server_weights(*joined))
+
+    def _defer(self, work: Callable[[], Try], then: Callable[[Try], list[Outgoing]]) -> None:
+        """Ask the tuner, elsewhere; what it wants comes back here, if the job still runs by then."""
+
+        def deliver(wanted: Try) -> Outbox:
+            return self._deliver(then(wanted)) if self._phase is Phase.RUNNING else []
+
+        assert self._later is not None
+        self._later(work, deliver)
 
     def _request(self, requests: Requests, sender: Member, message: Message) -> Outbox:
         if not sender.is_worker:
@@ -273,3 +301,13 @@ class Coordinator:
             if member is not None:
                 out.append((member.id, one.message))
         return out
+
+
+def _check_tuning(join: Join) -> None:
+    """Turn a worker away that asks for what cannot be done here."""
+    tuning = join.settings.tuning if join.settings is not None else None
+    if tuning is not None and tuning.search == "bayes":
+        try:
+            require_optuna()
+        except ConfigError as error:
+            raise JoinError(f"worker rank {join.rank} cannot join: {error}") from error

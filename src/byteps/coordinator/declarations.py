@@ -50,12 +50,13 @@ Outgoing = ToRank | ToServer
 
 @dataclass(slots=True)
 class _Question:
-    """A ``Declare`` without an answer yet, and the installs it waits for."""
+    """A ``Declare`` without an answer yet, or a message to send, and the installs it waits for."""
 
     rank: int
     request: int
     tensors: list[Tensor]
     waits_for: set[int]
+    message: Message | None = None
 
 
 class Declarations:
@@ -81,14 +82,15 @@ class Declarations:
         outcome = self._table.declare(rank, message)
         out = self._retract(outcome.failed)
         out += self._install(outcome.created)
-        waits_for = set().union(*(tensor.installs for tensor in outcome.tensors))
-        self._questions.append(_Question(rank, message.request, outcome.tensors, waits_for))
-        return out + self._answers()
+        return out + self._ask(_Question(rank, message.request, outcome.tensors, set()))
+
+    def replace(self, rank: int, created: list[Tensor], message: Message) -> list[Outgoing]:
+        """Install what is to stand for other tensors, then send the message."""
+        return self._install(created) + self._ask(_Question(rank, 0, created, set(), message))
 
     def refuse(self, rank: int, message: Refuse) -> list[Outgoing]:
         """A rank cannot go along with a tensor: tell those that hold it, but not the rank, which knows."""
-        news = self._table.refuse(rank, message.name, message.generation, message.message)
-        return self._retract([news]) if news else []
+        return self._retract(self._table.refuse(rank, message.name, message.generation, message.message))
 
     def finished(self, rank: int, message: Finished) -> list[Outgoing]:
         """A rank is done with tensors."""
@@ -155,6 +157,11 @@ class Declarations:
         full = [server for server, ids in self._retire.items() if len(ids) >= RETIRE_BATCH]
         return [self._request(server, []) for server in full]
 
+    def _ask(self, question: _Question) -> list[Outgoing]:
+        question.waits_for = set().union(*(tensor.installs for tensor in question.tensors))
+        self._questions.append(question)
+        return self._answers()
+
     def _answers(self) -> list[Outgoing]:
         """Answer the questions that wait for no server any more."""
         ready = [question for question in self._questions if not question.waits_for]
@@ -163,6 +170,8 @@ class Declarations:
 
 
 def _answer(question: _Question) -> ToRank:
+    if question.message is not None:
+        return ToRank(question.rank, question.message)
     answers = [tensor.answer() for tensor in question.tensors]
     for tensor, answer in zip(question.tensors, answers, strict=True):
         if isinstance(answer, Placement):

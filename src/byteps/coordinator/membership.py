@@ -220,6 +220,13 @@ def _communicator(join: Join) -> str | None:
     return None if join.settings is None else join.settings.communicator
 
 
+def _tuning(join: Join) -> str | None:
+    """A worker that does not tune says so too: all or none."""
+    if join.settings is None:
+        return None
+    return "off" if join.settings.tuning is None else str(join.settings.tuning)
+
+
 _SHARED: dict[str, Callable[[Join], int | str | None]] = {
     "size": lambda join: join.size or None,
     "num_servers": lambda join: join.num_servers or None,
@@ -227,6 +234,7 @@ _SHARED: dict[str, Callable[[Join], int | str | None]] = {
     "partition_bytes": _setting("partition_bytes"),
     "deterministic": _setting("deterministic"),
     "communicator": _communicator,
+    "tuning": _tuning,
 }
 
 

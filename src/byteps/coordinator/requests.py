@@ -3,23 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 from byteps.coordinator.barrier import Barriers
 from byteps.coordinator.declarations import Declarations, Outgoing, ToRank, ToServer
 from byteps.coordinator.inquiries import Inquiries
+from byteps.coordinator.retuning import Retuning
 from byteps.coordinator.tensors import TensorTable
+from byteps.coordinator.tuning import Defer, Tuning, World
 from byteps.errors import ProtocolError
 from byteps.placement import Placer, Unplaced
 from byteps.wire import (
+    Agreed,
     AskMissing,
     Barrier,
     Declare,
     Finished,
     Forward,
     Installed,
+    Measured,
     Message,
     Missing,
     Refuse,
+    Taken,
+    TuningSettings,
 )
 
 LEADER = 0
@@ -33,15 +40,33 @@ class Requests:
         size: Number of workers.
         placer: Where tensors are placed.
         silence_s: Seconds since a rank's last heartbeat; infinite if it has none.
+        partition_bytes: Of tensors' partitions to begin with; 0: as the placer has it.
     """
 
-    def __init__(self, size: int, placer: Placer | Unplaced, silence_s: Callable[[int], float]) -> None:
+    def __init__(
+        self,
+        size: int,
+        placer: Placer | Unplaced,
+        silence_s: Callable[[int], float],
+        partition_bytes: int = 0,
+    ) -> None:
         self._size = size
         self._has_servers = isinstance(placer, Placer)
-        self._table = TensorTable(size, placer)
+        self._table = TensorTable(size, placer, partition_bytes)
         self._declarations = Declarations(self._table)
         self._barriers = Barriers(size)
         self._inquiries = Inquiries(silence_s)
+        self._retuning: Retuning | None = None
+        self._tuning: Tuning | None = None
+
+    def tune(self, settings: TuningSettings, servers: int, folder: Path, defer: Defer) -> None:
+        """Search for better settings while training goes on. See ``Tuning``."""
+        self._retuning = Retuning(
+            self._size, self._table, self._declarations, settings.start, self._has_servers
+        )
+        self._tuning = Tuning(
+            settings, World(self._size, servers), self._table, self._retuning, folder, defer
+        )
 
     @property
     def barrier_missing(self) -> list[int]:
@@ -69,6 +94,12 @@ class Requests:
                 return self._answered(rank, message)
             case Forward():
                 return self._forward(rank, message)
+            case Measured() if rank == LEADER and self._tuning is not None:
+                return self._tuning.measured(message)
+            case Agreed() if self._retuning is not None:
+                return self._retuning.agreed(rank, message)
+            case Taken() if self._retuning is not None:
+                return self._retuning.taken(rank, message)
         raise ProtocolError(f"{type(message).__name__} is not for a worker to send")
 
     def from_server(self, number: int, message: Message) -> list[Outgoing]:
@@ -86,8 +117,9 @@ class Requests:
 
     def depart(self, rank: int) -> list[Outgoing]:
         """A rank left in order."""
-        answers = [ToRank(*answer) for answer in self._barriers.depart(rank)]
-        return answers + self._declarations.depart(rank)
+        answers: list[Outgoing] = [ToRank(*answer) for answer in self._barriers.depart(rank)]
+        answers += self._declarations.depart(rank)
+        return answers + (self._retuning.depart(rank) if self._retuning else [])
 
     def _ask_missing(self, rank: int, message: AskMissing) -> list[Outgoing]:
         """Pass the question on; for a tensor that no server sums any part of, there is nobody to wait for."""

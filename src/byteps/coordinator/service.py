@@ -6,12 +6,15 @@ Nothing here polls: the process wakes when a peer says something or when the cor
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import logging
 import socket
 import ssl
+import threading
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, NoReturn
 
 from byteps import network, security
@@ -20,6 +23,7 @@ from byteps.coordinator.connections import BeaconConnection, ControlConnection
 from byteps.coordinator.core import Coordinator, Outbox
 from byteps.diagnostics import DumpOnSignal
 from byteps.security import Identity
+from byteps.tuning.tuner import Try
 from byteps.wire import AskClock, Clock, Heartbeat, Message
 
 _log = logging.getLogger(__name__)
@@ -73,7 +77,13 @@ class _Service:
         self._members: dict[int, ControlConnection] = {}
         self._beacons: set[BeaconConnection] = set()
         self.core = Coordinator(
-            config.size, config.num_servers, self._loop.time, config.join_timeout_s, config.peer_timeout_s
+            config.size,
+            config.num_servers,
+            self._loop.time,
+            config.join_timeout_s,
+            config.peer_timeout_s,
+            self._later,
+            Path(config.tune_results).expanduser() if config.tune_results else None,
         )
 
     async def run(self, listener: socket.socket) -> None:
@@ -145,6 +155,16 @@ class _Service:
         self._beacons.add(connection)
         await self._loop.connect_accepted_socket(lambda: connection, sock)
         self._settle([])
+
+    def _later(self, work: Callable[[], Try], deliver: Callable[[Try], Outbox]) -> None:
+        """Run ``work`` on a thread that nobody waits for when the job is over."""
+
+        def run() -> None:
+            result = work()
+            with contextlib.suppress(RuntimeError):  # the loop has ended
+                self._loop.call_soon_threadsafe(lambda: self._settle(deliver(result)))
+
+        threading.Thread(target=run, name="byteps-tuner", daemon=True).start()
 
     def _settle(self, outbox: Outbox) -> None:
         """Deliver what the core wants said, then see whether it is finished and when to wake it."""

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from byteps.dtypes import ReduceOp
 from byteps.errors import ProtocolError
 from byteps.placement import Placer, Unplaced
-from byteps.wire import Declare, Part, Placement, Refusal, TensorSpec
+from byteps.wire import Declare, Move, Part, Placement, Refusal, TensorSpec
 
 LARGEST_TENSOR_BYTES = 2**40
 LARGEST_BATCH_PARTS = 2**22
@@ -31,6 +32,8 @@ class Tensor:
         holders: Ranks that have its placement.
         finished: Ranks that are done with it.
         installs: Requests to servers that are to be answered before a rank may use it.
+        before: What stands for the same use of the name until each rank has gone over to this.
+        replaced: Whether another stands for this use of the name from some round on.
     """
 
     id: int
@@ -44,6 +47,8 @@ class Tensor:
     holders: set[int] = field(default_factory=set)
     finished: set[int] = field(default_factory=set)
     installs: set[int] = field(default_factory=set)
+    before: Tensor | None = None
+    replaced: bool = False
 
     @property
     def servers(self) -> set[int]:
@@ -78,10 +83,12 @@ class TensorTable:
     Args:
         size: Number of ranks.
         placer: Where tensors are placed.
+        partition_bytes: Of new tensors' partitions; 0: as the placer has it.
     """
 
-    def __init__(self, size: int, placer: Placer | Unplaced) -> None:
+    def __init__(self, size: int, placer: Placer | Unplaced, partition_bytes: int = 0) -> None:
         self._placer = placer
+        self._partition_bytes = partition_bytes
         self._ranks = set(range(size))
         self._size = size
         self._next_id = 0
@@ -117,18 +124,60 @@ class TensorTable:
             self._forget_if_done(tensor)
         return outcome
 
-    def refuse(self, rank: int, name: str, generation: int, message: str) -> tuple[Tensor, set[int]] | None:
+    def refuse(self, rank: int, name: str, generation: int, message: str) -> list[tuple[Tensor, set[int]]]:
         """A rank cannot go along with a tensor; nobody can use it then.
 
         Returns:
-            The tensor and the servers to tell, if this is news to ranks that hold it.
+            Tensors and the servers to tell, as far as this is news to ranks that hold them.
         """
         tensor = self._find(rank, (name, generation)) or self._create(rank, name, generation, None)
-        news = None if tensor.failure else self._fail(tensor, message[:8000])
+        before = tensor.before if tensor.before and self._by_id.get(tensor.before.id) else None
+        news = [self._fail(one, message[:8000]) for one in (before, tensor) if one and not one.failure]
         tensor.seen.add(rank)
         tensor.holders.discard(rank)
         self._forget_if_done(tensor)
         return news
+
+    def recut(self, ids: Sequence[int], partition_bytes: int) -> tuple[list[Move], list[Tensor]]:
+        """Give tensors that all ranks hold other partitions, under new numbers.
+
+        Args:
+            ids: Their numbers. Those that are not to be had, or on the way from one to another, are left out.
+            partition_bytes: See ``Placer.place``.
+
+        Returns:
+            The moves, with rounds still to be agreed on, and the new tensors, for servers to install.
+        """
+        old = [one for one in map(self._by_id.get, ids) if one is not None and self._can_move(one)]
+        for one in old:
+            self._placer.release(one.parts)
+            one.replaced = True
+        places = self._placer.place([one.spec.nbytes if one.spec else 0 for one in old], partition_bytes)
+        moves, created = [], []
+        for one, parts in zip(old, places, strict=True):
+            uses = self._by_name[one.name, one.generation]
+            new = Tensor(self._next_id, one.name, one.generation, one.spec, one.first_rank, parts, before=one)
+            new.seen, new.holders = set(one.seen), set(one.holders)
+            self._next_id += 1
+            uses[uses.index(one)] = self._by_id[new.id] = new
+            moves.append(Move(one.id, new.id, [(part.server, part.lane, part.nbytes) for part in parts]))
+            created.append(new)
+        return moves, created
+
+    def steady(self, ids: Sequence[int]) -> list[Move]:
+        """Moves that move nothing, for tensors that could move."""
+        found = [one for one in map(self._by_id.get, ids) if one is not None and self._can_move(one)]
+        return [Move(one.id, one.id) for one in found]
+
+    def _can_move(self, tensor: Tensor) -> bool:
+        """Whether all ranks have gone over to it, and none is about to leave it."""
+        if tensor.before is not None and tensor.before.id not in self._by_id:
+            tensor.before = None
+        spec = tensor.spec
+        settled = tensor.before is None and not tensor.replaced and not tensor.finished
+        # A broadcast may end at its root before the others have begun: nobody can name a round to come.
+        usual = spec is not None and not spec.ephemeral and spec.op != ReduceOp.COPY
+        return settled and usual and tensor.holders >= self._ranks
 
     def finish(self, rank: int, ids: Sequence[int]) -> list[tuple[int, set[int]]]:
         """A rank is done with tensors.
@@ -191,7 +240,7 @@ class TensorTable:
             if not tensor.failure:
                 usable.append((tensor, nbytes))
                 room -= nbytes
-        places = self._placer.place([nbytes for _, nbytes in usable])
+        places = self._placer.place([nbytes for _, nbytes in usable], self._partition_bytes)
         for (tensor, _), parts in zip(usable, places, strict=True):
             tensor.parts = parts
             self._by_id[tensor.id] = tensor
@@ -201,7 +250,8 @@ class TensorTable:
         """Make a tensor unusable. Ranks that have yet to declare it will get the same message."""
         servers = tensor.servers
         tensor.failure = message
-        self._placer.release(tensor.parts)
+        if not tensor.replaced:
+            self._placer.release(tensor.parts)
         tensor.parts = []
         tensor.installs.clear()
         self._by_id.pop(tensor.id, None)
@@ -213,9 +263,10 @@ class TensorTable:
             self._remove(tensor)
 
     def _drop(self, tensor: Tensor) -> tuple[int, set[int]]:
-        self._placer.release(tensor.parts)
         del self._by_id[tensor.id]
-        self._remove(tensor)
+        if not tensor.replaced:
+            self._placer.release(tensor.parts)
+            self._remove(tensor)
         return tensor.id, tensor.servers
 
     def _remove(self, tensor: Tensor) -> None:

@@ -1,4 +1,4 @@
-"""Control-plane messages and their frames, sans-IO: ``messages`` and ``framing``."""
+"""Control-plane messages and their frames, sans-IO: ``messages`` (``fields``, ``tuning``) and ``framing``."""
 
 from __future__ import annotations
 
@@ -35,8 +35,10 @@ from byteps.wire.messages import (
     TensorSpec,
     Welcome,
 )
+from byteps.wire.tuning import Agreed, Knobs, Measured, Move, Proceed, Retune, Taken, TuningSettings
 
 __all__ = [
+    "Agreed",
     "AskClock",
     "AskMissing",
     "Barrier",
@@ -56,17 +58,24 @@ __all__ = [
     "JobSettings",
     "Join",
     "JoinRefused",
+    "Knobs",
     "Leave",
     "Lost",
+    "Measured",
     "Message",
     "Missing",
+    "Move",
     "Part",
     "Placement",
+    "Proceed",
     "Refusal",
     "Refuse",
     "Retract",
+    "Retune",
     "ServerAddress",
+    "Taken",
     "TensorSpec",
+    "TuningSettings",
     "Welcome",
     "encode",
     "limit_bytes",

@@ -37,6 +37,7 @@ from byteps.wire.messages import (
     Retract,
     Welcome,
 )
+from byteps.wire.tuning import Agreed, Measured, Proceed, Retune, Taken
 
 _KIB: Final = 1024
 _MIB: Final = 1024 * 1024
@@ -65,6 +66,11 @@ _LIMITS: Final[tuple[tuple[type[Message], int], ...]] = (
     (Clock, 64 * _KIB),
     (Heartbeat, 64 * _KIB),
     (Forward, 1 * _MIB),
+    (Retune, 64 * _MIB),
+    (Agreed, 16 * _MIB),
+    (Taken, 64 * _KIB),
+    (Proceed, 64 * _KIB),
+    (Measured, 16 * _MIB),
 )
 _NUMBERS: Final = {kind: number for number, (kind, _) in enumerate(_LIMITS, 1)}
 _DECODERS: Final = tuple(msgspec.msgpack.Decoder(kind) for kind, _ in _LIMITS)

@@ -12,11 +12,9 @@ import msgspec
 from msgspec import Meta
 
 from byteps.dtypes import ITEM_BYTES, DType, ReduceOp
+from byteps.wire.fields import Count, Number, OptionalNumber, TensorName
+from byteps.wire.tuning import Agreed, Measured, Proceed, Retune, Taken, TuningSettings
 
-Count: TypeAlias = Annotated[int, Meta(ge=0, lt=2**62)]
-Number: TypeAlias = Annotated[int, Meta(ge=0, lt=2**31)]
-OptionalNumber: TypeAlias = Annotated[int, Meta(ge=-1, lt=2**31)]
-TensorName: TypeAlias = Annotated[str, Meta(min_length=1, max_length=1024)]
 Role: TypeAlias = Literal["worker", "server"]
 CommunicatorName: TypeAlias = Literal["parameter-server", "allreduce"]
 Topic: TypeAlias = Literal["ready", "order", "board"]
@@ -85,12 +83,14 @@ class JobSettings(msgspec.Struct, frozen=True, array_like=True):
         partition_bytes: Upper limit for the size of a partition.
         deterministic: Whether servers add contributions in rank order.
         communicator: What carries out the rounds: servers, or the workers among themselves.
+        tuning: How settings are searched for while training; ``None``: not at all.
     """
 
     lanes: Annotated[int, Meta(ge=1, le=256)]
     partition_bytes: Annotated[int, Meta(ge=1, lt=2**40)]
     deterministic: bool
     communicator: CommunicatorName = "parameter-server"
+    tuning: TuningSettings | None = None
 
 
 class ServerAddress(msgspec.Struct, frozen=True, array_like=True):
@@ -342,4 +342,9 @@ Message: TypeAlias = (
     | Clock
     | Heartbeat
     | Forward
+    | Retune
+    | Agreed
+    | Taken
+    | Proceed
+    | Measured
 )
