@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
 
-from byteps.adapters.current import current
-from byteps.adapters.reductions import checked_root, wire_name
+from byteps.adapters.calls import Call, copy_call
 from byteps.dtypes import ReduceOp
 from byteps.session import Session
 from byteps.torch.differentiable import differentiable
@@ -19,28 +18,19 @@ from byteps.torch.tensors import spec_of
 from byteps.wire import TensorSpec
 
 
-@dataclass(frozen=True, slots=True)
-class Copy:
+class Copy(Call):
     """A broadcast with its arguments resolved."""
 
-    session: Session
-    name: str
-    root: int
-    ephemeral: bool
+    __slots__ = ()
 
-    @property
-    def sends(self) -> bool:
-        """Whether this rank is the root."""
-        return self.session.rank == self.root
-
-    def spec(self, tensor: Tensor) -> TensorSpec:
+    def declaration(self, tensor: Tensor) -> TensorSpec:
         """What to declare for a tensor."""
-        return spec_of(tensor, self.name, ReduceOp.COPY, root=self.root, ephemeral=self.ephemeral)
+        return spec_of(tensor, self.name, self.op, root=self.root, ephemeral=self.ephemeral)
 
     def in_place(self, tensor: Tensor) -> TensorHandle:
         """Send the tensor from the root, overwrite it elsewhere."""
         source, target = (tensor, None) if self.sends else (None, tensor)
-        pending = start(self.session, self.spec(tensor), source, target)
+        pending = start(self.session, self.declaration(tensor), source, target)
         return TensorHandle(self.name, pending, lambda: tensor)
 
     def out_of_place(self, tensor: Tensor) -> TensorHandle:
@@ -62,11 +52,8 @@ class Copy:
 
 def copy_of(tensor: Tensor, root_rank: int, name: str | None, session: Session | None) -> Copy:
     """Resolve a call's arguments. A wrong call takes no number from those of the unnamed tensors."""
-    spec_of(tensor, "broadcast" if name is None else repr(name), ReduceOp.COPY)
-    session = current() if session is None else session
-    root = checked_root(session, root_rank)
-    full_name, ephemeral = wire_name(session, "broadcast", name)
-    return Copy(session, full_name, root, ephemeral)
+    call = copy_call(partial(spec_of, tensor), root_rank, name, session)
+    return Copy(call.session, call.name, call.op, root=call.root, ephemeral=call.ephemeral)
 
 
 def broadcast(

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
 
-from byteps.adapters.current import current
-from byteps.adapters.reductions import Average, Sum, resolve_op, wire_name
+from byteps.adapters.calls import Call, reduction_call
 from byteps.dtypes import ReduceOp
 from byteps.session import Session
 from byteps.torch.compression import Compression, Compressor
@@ -20,25 +20,13 @@ from byteps.torch.transfers import Pending
 
 
 @dataclass(frozen=True, slots=True)
-class Reduction:
+class Reduction(Call):
     """What to do with one tensor.
 
     Attributes:
-        session: Where to send it.
-        name: Its name on the wire.
-        op: How to reduce it.
-        scales: Factors for each contribution and for the result.
-        priority: Higher numbers are sent first.
-        ephemeral: Whether the name is used only once.
         compression: Applied before sending and after receiving.
     """
 
-    session: Session
-    name: str
-    op: ReduceOp
-    scales: tuple[float, float] = (1.0, 1.0)
-    priority: int = 0
-    ephemeral: bool = False
     compression: type[Compressor] = Compression.none
 
     def in_place(self, tensor: Tensor) -> TensorHandle:
@@ -64,9 +52,7 @@ class Reduction:
 
     def gradient(self, gradient: Tensor) -> Tensor:
         """The gradient of a push_pull is the push_pull of the gradient, with the same op and factors."""
-        if self.op not in (Average, Sum):
-            raise ValueError(f"{self.name}: {self.op.name.title()} has no gradient here: detach() its input")
-        return differentiable(gradient, replace(self, name=f"{self.name}.gradient"))
+        return differentiable(gradient, self.of_gradient())
 
     def _start(self, tensor: Tensor, target: Tensor) -> Pending:
         spec = spec_of(tensor, self.name, self.op, scales=self.scales, ephemeral=self.ephemeral)
@@ -90,10 +76,6 @@ def reduction_of(
         ValueError, TypeError: An argument is wrong.
         NotInitialized: There is no session.
     """
-    resolved = resolve_op(average, op)
-    spec_of(tensor, "push_pull" if name is None else repr(name), resolved)
-    if priority is not None and not isinstance(priority, int):
-        raise TypeError(f"priority= must be an integer or None, not {priority!r}")
-    session = current() if session is None else session
-    full_name, ephemeral = wire_name(session, "push_pull", name)
-    return Reduction(session, full_name, resolved, scales, priority or 0, ephemeral, compression)
+    check = partial(spec_of, tensor)
+    call = reduction_call(check, average, op, name, priority=priority, scales=scales, session=session)
+    return Reduction(call.session, call.name, call.op, scales, call.priority, -1, call.ephemeral, compression)
