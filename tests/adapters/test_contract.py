@@ -20,7 +20,7 @@ from byteps.wire import TensorSpec
 from .conftest import Ranks
 from .drivers.interface import Array, Driver, batch, initial_parameters, joined
 
-DRIVERS = {"torch": "TorchDriver"}
+DRIVERS = {"torch": "TorchDriver", "tensorflow": "TensorFlowDriver"}
 OPS = (Sum, Average, Min, Max, Product)
 STEPS = 30
 SHAPES = [(), (3, 5), (0,), (4, 0, 2), (40_001,)]
@@ -277,3 +277,17 @@ def test_training_with_sums_and_compression(ranks: Ranks, driver: Driver) -> Non
     for trained in ranks(2, work):
         for found, wanted in zip(trained, doubled, strict=True):
             np.testing.assert_allclose(found, wanted, rtol=2e-2, atol=2e-2)
+
+
+def test_ranks_may_run_different_frameworks(ranks: Ranks) -> None:
+    drivers = [_driver(framework) for framework in DRIVERS]
+
+    def work(session: Session) -> list[float]:
+        driver = drivers[session.rank]
+        way = next(iter(driver.alternatives))
+        found = driver.alternatives[way](session, np.array([1.0, 2.0]) * (session.rank + 1), name="x")
+        return [*found.tolist(), *driver.broadcast(session, np.array([7.0 + session.rank]), 1, "y").tolist()]
+
+    size = len(drivers)
+    mean = (size + 1) / 2
+    assert ranks(size, work) == [[mean, 2 * mean, 8.0]] * size

@@ -6,7 +6,7 @@ import itertools
 import threading
 from collections.abc import Sequence
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,8 +38,21 @@ def element_type(dtype: str, name: str) -> DType:
     return ELEMENT_TYPES[dtype]
 
 
+class Round(Protocol):
+    """A round in flight."""
+
+    def wait(self) -> list[Array]:
+        """Its results, once they are there. Raises BytePSError if there will be none."""
+        ...
+
+
 class ArrayRound:
-    """One round of one array, out of place: the contribution is not changed, the result is a new array."""
+    """One round of one array, out of place: the contribution is not changed, the result is a new array.
+
+    Raises:
+        ValueError: The dtype cannot be sent.
+        DeclarationError: The name stands for another shape, dtype or op.
+    """
 
     def __init__(self, call: Call, array: Array) -> None:
         spec = call.spec(element_type(array.dtype.name, call.name), array.shape)
@@ -50,14 +63,10 @@ class ArrayRound:
         target = None if is_root else buffer(self._result)
         self._handle = call.session.submit(spec, source, target, priority=call.priority)
 
-    def wait(self) -> Array:
-        """The result.
-
-        Raises:
-            BytePSError: The round failed.
-        """
+    def wait(self) -> list[Array]:
+        """See ``Round``; the one result."""
         self._handle.wait()
-        return self._result
+        return [self._result]
 
 
 class Rounds:
@@ -66,32 +75,26 @@ class Rounds:
     def __init__(self) -> None:
         self._numbers = itertools.count()
         self._lock = threading.Lock()
-        self._rounds: dict[int, ArrayRound] = {}
+        self._rounds: dict[int, Round] = {}
 
-    def start(self, call: Call, array: Array) -> int:
-        """Begin a round; its number."""
-        begun = ArrayRound(call, array)
+    def add(self, begun: Round) -> int:
+        """Keep a round; its number."""
         with self._lock:
             number = next(self._numbers)
             self._rounds[number] = begun
         return number
 
-    def wait(self, number: int) -> Array:
-        """The result of the round of that number, once."""
+    def wait(self, number: int) -> list[Array]:
+        """The results of the round of that number, once."""
         with self._lock:
-            begun = self._rounds.pop(number)
+            begun = self._rounds.pop(int(number))
         return begun.wait()
 
 
 def reduce_arrays(calls: Sequence[Call], arrays: Sequence[Array]) -> list[Array]:
-    """Carry out rounds that are all in flight together.
-
-    Raises:
-        ValueError: A dtype cannot be sent.
-        BytePSError: A round failed.
-    """
+    """Carry out rounds that are all in flight together. Errors are those of ``ArrayRound`` and ``Round``."""
     rounds = [ArrayRound(call, array) for call, array in zip(calls, arrays, strict=True)]
-    return [one.wait() for one in rounds]
+    return [one.wait()[0] for one in rounds]
 
 
 def buffer(array: Array) -> Buffer:

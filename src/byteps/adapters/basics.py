@@ -2,7 +2,46 @@
 
 from __future__ import annotations
 
+from typing import NoReturn
+
 from byteps.adapters import current
+from byteps.communicator import Meeting
+from byteps.errors import ConfigError
+
+
+def init(*, comm: object = None, process_sets: object = None, **settings: object) -> None:
+    """Join the job. Does nothing if this process has joined already.
+
+    Start the job by ``byteps run``, or set a coordinator; a process that is told of none is alone.
+
+    Args:
+        comm, process_sets: Accepted for Horovod scripts, which may pass ``None``: all ranks take part.
+        settings: Fields of ``byteps.config.Config`` by name, for example ``partition_bytes=1 << 20``. What is
+            not given comes from the environment, ``byteps.toml`` or the defaults.
+
+    Raises:
+        ConfigError: A setting cannot work; ``communicator = allreduce`` is only for ``byteps.torch``.
+        JoinError: The job refused this process, or was not complete in time.
+        HandshakeError: The coordinator belongs to another job, or tokens differ.
+        ValueError: ``comm`` or ``process_sets`` is given.
+    """
+    check_all_ranks(comm, process_sets)
+    current.init(None, _no_engine, **settings)
+
+
+def _no_engine(meeting: Meeting) -> NoReturn:
+    raise ConfigError(
+        "communicator = allreduce works on torch.distributed and needs byteps.torch: start servers instead "
+        "(byteps run --servers N)"
+    )
+
+
+def check_all_ranks(comm: object, process_sets: object) -> None:
+    """Raise ValueError if ``init()`` is to choose ranks."""
+    if comm is not None or process_sets is not None:
+        raise ValueError(
+            "init() cannot choose ranks by comm= or process_sets=; start only those that take part"
+        )
 
 
 def shutdown() -> None:

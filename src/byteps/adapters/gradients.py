@@ -65,6 +65,65 @@ class GradientRounds:
         ]
 
 
+@dataclass(frozen=True)
+class GradientReducer:
+    """Reduces the gradients of an optimizer or tape. Adapters derive theirs from it.
+
+    Attributes:
+        rounds: Names, priorities and factors.
+        compression: Applied to dense gradients before sending and after receiving.
+        sparse_as_dense: Whether row-sparse gradients are made dense.
+    """
+
+    rounds: GradientRounds
+    compression: Any
+    sparse_as_dense: bool = False
+
+    def reduce(self, gradients: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
+        """The gradients over all ranks; all are in flight together, the first variable's is the most urgent.
+
+        Args:
+            gradients: One for each variable; None stays None, and must be None on all ranks.
+            variables: In forward order.
+
+        Raises:
+            BytePSError: A round failed.
+        """
+        if not self.rounds.sends:
+            return list(gradients)
+        calls = self.rounds.calls(
+            [(variable, self.label(variable, n)) for n, variable in enumerate(variables)]
+        )
+        used = [position for position, gradient in enumerate(gradients) if gradient is not None]
+        given = [self.prepared(gradients[position]) for position in used]
+        dense = [not self.is_sparse(gradient) for gradient in given]
+        sent = [
+            self.compression.compress(gradient) if plain else (gradient, None)
+            for gradient, plain in zip(given, dense, strict=True)
+        ]
+        results = self.carry_out([calls[position] for position in used], [wire for wire, _ in sent])
+        found = list(gradients)
+        for position, plain, (_, context), result in zip(used, dense, sent, results, strict=True):
+            found[position] = self.compression.decompress(result, context) if plain else result
+        return found
+
+    def label(self, variable: Any, position: int) -> str:
+        """What a variable calls itself; Keras's path unless an adapter knows better."""
+        return str(variable.path)
+
+    def prepared(self, gradient: Any) -> Any:
+        """The gradient as it can be sent."""
+        return gradient
+
+    def is_sparse(self, gradient: Any) -> bool:
+        """Whether a gradient is sent row by row."""
+        return False
+
+    def carry_out(self, calls: Sequence[Call], gradients: Sequence[Any]) -> list[Any]:
+        """The rounds' results; all must be in flight before the first is waited for."""
+        raise NotImplementedError
+
+
 def gradient_rounds(
     op: ReduceOp = Average, predivide: float = 1.0, session: Session | None = None
 ) -> GradientRounds:

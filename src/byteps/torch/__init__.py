@@ -25,6 +25,7 @@ from byteps.adapters.basics import (
     shutdown,
     size,
 )
+from byteps.adapters.basics import check_all_ranks as _check_all_ranks
 from byteps.adapters.reductions import Average, Max, Min, Product, Sum
 from byteps.communicator import Collectives as _Collectives
 from byteps.communicator import Meeting as _Meeting
@@ -107,10 +108,7 @@ def init(lazy: bool = True, *, comm: object = None, process_sets: object = None,
         HandshakeError: The coordinator belongs to another job, or tokens differ.
         ValueError: ``comm`` or ``process_sets`` is given.
     """
-    if comm is not None or process_sets is not None:
-        raise ValueError(
-            "init() cannot choose ranks by comm= or process_sets=; start only those that take part"
-        )
+    _check_all_ranks(comm, process_sets)
     _current.init(_discover, _engine, **settings)
 
 
