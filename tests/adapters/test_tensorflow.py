@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 
 import byteps.tensorflow as bps
+from byteps.adapters.basics import _no_engine
+from byteps.errors import ConfigError
 from byteps.session import Session
 from byteps.testing import cluster
 
@@ -271,3 +273,28 @@ def test_the_hook_makes_variables_the_roots() -> None:
         hook = bps.BroadcastGlobalVariablesHook(0)
         with tf.compat.v1.train.MonitoredTrainingSession(hooks=[hook]) as run:
             assert run.run(tf.compat.v1.train.get_global_step()) == 0
+
+
+def test_torchrun_and_all_reduce_are_for_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    torchrun = {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "2"}
+    for name, value in {**torchrun, "TORCHELASTIC_RUN_ID": "job", "MASTER_ADDR": "localhost"}.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(ConfigError, match="byteps run -np N"):
+        bps.init()
+    assert not bps.is_initialized()
+    with (
+        pytest.raises(ConfigError, match=r"needs byteps\.torch"),
+        cluster(2, communicator="allreduce", engine=_no_engine),
+    ):
+        pass
+
+
+def test_a_keras_optimizer_adds_rows_of_the_same_index(ranks: Ranks) -> None:
+    def work(session: Session) -> list[float]:
+        table = tf.Variable(tf.zeros([8, 2]), name="rows")
+        optimizer = bps.DistributedOptimizer(tf.keras.optimizers.SGD(1.0), op=bps.Sum, session=session)
+        optimizer.apply([_slices(session.rank)], [table])
+        found: list[float] = table.numpy()[:, 0].tolist()
+        return found
+
+    assert ranks(2, work) == [[-1.0, 0.0, 0.0, -5.0, 0.0, -2.0, 0.0, 0.0]] * 2

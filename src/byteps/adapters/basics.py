@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NoReturn
 
 from byteps.adapters import current
 from byteps.communicator import Meeting
+from byteps.config import Config
 from byteps.errors import ConfigError
 
 
@@ -20,13 +22,22 @@ def init(*, comm: object = None, process_sets: object = None, **settings: object
             not given comes from the environment, ``byteps.toml`` or the defaults.
 
     Raises:
-        ConfigError: A setting cannot work; ``communicator = allreduce`` is only for ``byteps.torch``.
+        ConfigError: A setting cannot work; torchrun and ``communicator = allreduce`` need ``byteps.torch``.
         JoinError: The job refused this process, or was not complete in time.
         HandshakeError: The coordinator belongs to another job, or tokens differ.
         ValueError: ``comm`` or ``process_sets`` is given.
     """
     check_all_ranks(comm, process_sets)
-    current.init(None, _no_engine, **settings)
+    current.init(_no_torchrun, _no_engine, **settings)
+
+
+def _no_torchrun(config: Config) -> tuple[Config, Callable[[], None]]:
+    if config.size > 1:
+        raise ConfigError(
+            "under torchrun only byteps.torch finds the job by itself: start it by `byteps run -np N`, or "
+            "set BYTEPS_COORDINATOR to the coordinator's host:port"
+        )
+    return config, lambda: None
 
 
 def _no_engine(meeting: Meeting) -> NoReturn:
