@@ -220,6 +220,8 @@ def test_options_that_cannot_work(options: dict[str, Any], message: str) -> None
 def test_what_is_no_optimizer_tape_or_variable() -> None:
     with pytest.raises(TypeError, match=r"tf\.keras\.optimizers"):
         bps.DistributedOptimizer("sgd")
+    with pytest.raises(TypeError, match="unexpected options compress"):
+        bps.DistributedOptimizer(tf.keras.optimizers.SGD(), compress=bps.Compression.fp16)
     with pytest.raises(TypeError, match="GradientTape"):
         bps.DistributedGradientTape(None)
     with pytest.raises(ValueError, match=r"model\.build\(input_shape\)"):

@@ -24,11 +24,12 @@ def test_an_urgent_file_cuts_in() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(110)
 @pytest.mark.parametrize("example", ["mnist_tensorflow.py", "mnist_keras.py"])
 def test_a_cnn_learns_mnist_on_two_workers(example: str) -> None:
     script = str(ROOT / "examples" / example)
     job = run_byteps("run", "-np", "2", "--servers", "2", sys.executable, script, "--epochs", "3")
-    code, output, errors = job.finish()
+    code, output, errors = job.finish(100.0)
     assert code == 0, errors
     found = re.findall(r"held-out accuracy: ([\d.]+) %", output)
     assert float(found[-1]) >= 93.0, output

@@ -12,8 +12,9 @@ from .jobs import run_byteps
 SCRIPT = str(Path(__file__).with_name("graphs.py"))
 
 
+@pytest.mark.timeout(110)
 @pytest.mark.parametrize("what", ["one_thread", "overlap"])
 def test_graphs(what: str) -> None:
     job = run_byteps("run", "-np", "2", "--servers", "1", sys.executable, SCRIPT, what)
-    code, output, errors = job.finish()
+    code, output, errors = job.finish(100.0)
     assert code == 0, f"{output}\n{errors}"

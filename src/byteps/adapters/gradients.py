@@ -6,9 +6,10 @@ import warnings
 import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final, TypeVar
 
 from byteps.adapters.calls import Call
+from byteps.adapters.compression import NoneCompressor
 from byteps.adapters.current import current, kept
 from byteps.adapters.reductions import Average, Sum, sequence_number
 from byteps.dtypes import ReduceOp
@@ -63,6 +64,19 @@ class GradientRounds:
             Call(self.session, f"gradient.{name}", self.op, self.scales, priority=-position)
             for position, name in enumerate(names)
         ]
+
+
+ReducerT = TypeVar("ReducerT", bound="GradientReducer")
+
+_MEANINGLESS: Final = frozenset(
+    {
+        "average_aggregated_gradients",
+        "device_dense",
+        "device_sparse",
+        "scale_local_gradients",
+        "use_locking",
+    }
+)
 
 
 @dataclass(frozen=True)
@@ -124,18 +138,55 @@ class GradientReducer:
         raise NotImplementedError
 
 
-def gradient_rounds(
-    op: ReduceOp = Average, predivide: float = 1.0, session: Session | None = None
-) -> GradientRounds:
-    """Resolve what an optimizer or tape was given.
+def gradient_reducer(
+    kind: type[ReducerT],
+    *,
+    compression: Any = NoneCompressor,
+    sparse_as_dense: bool = False,
+    op: ReduceOp = Average,
+    gradient_predivide_factor: float = 1.0,
+    backward_passes_per_step: int = 1,
+    num_groups: int = 0,
+    groups: object = None,
+    process_set: object = None,
+    session: Session | None = None,
+    **foreign: object,
+) -> ReducerT:
+    """Resolve the options of an optimizer or tape that is given lists of gradients.
+
+    Args:
+        kind: The adapter's reducer.
+        compression: One of the adapter's ``Compression``, or a class like them.
+        sparse_as_dense: Make row-sparse gradients dense; else their rows are joined.
+        op: ``Average`` or ``Sum``.
+        gradient_predivide_factor: Divides before the sum and multiplies after it; only with ``Average``.
+        backward_passes_per_step: Must be 1: Keras's optimizers add up gradients themselves.
+        num_groups, groups: Accepted for Horovod scripts; servers reduce each gradient by itself.
+        process_set: Must be None.
+        session: The session of ``init()`` if not given.
+        foreign: ``device_dense``, ``device_sparse``, ``average_aggregated_gradients``,
+            ``scale_local_gradients``, ``use_locking``: accepted for Horovod scripts; mean nothing.
 
     Raises:
-        ValueError: ``op`` is neither Average nor Sum, or ``predivide`` cannot work.
-        NotInitialized: There is no session.
+        TypeError: There is no such option.
+        ValueError: An option cannot work.
+        NotInitialized: ``init()`` has not been called.
     """
-    scales = gradient_scales(op, predivide)
+    unknown = sorted(set(foreign) - _MEANINGLESS)
+    if unknown:
+        raise TypeError(
+            f"unexpected options {', '.join(unknown)}: see byteps.adapters.gradients.gradient_reducer"
+        )
+    if checked_passes(backward_passes_per_step) > 1:
+        raise ValueError(
+            "backward_passes_per_step is not supported here: make the optimizer with "
+            "gradient_accumulation_steps=, as keras.optimizers do it themselves"
+        )
+    check_foreign(num_groups, groups, process_set)
+    scales = gradient_scales(op, gradient_predivide_factor)
     names = kept(VariableNames) if session is None else VariableNames()
-    return GradientRounds(current() if session is None else session, op, scales, names)
+    rounds = GradientRounds(current() if session is None else session, op, scales, names)
+    return kind(rounds, compression, sparse_as_dense)
 
 
 def gradient_prefix(session: Session) -> str:

@@ -8,36 +8,13 @@ from typing import Any
 
 import keras
 
-from byteps.adapters.gradients import (
-    GradientReducer,
-    check_foreign,
-    checked_passes,
-    gradient_rounds,
-)
+from byteps.adapters.gradients import GradientReducer, gradient_reducer
 from byteps.adapters.optimizer_class import distribute, is_distributed
-from byteps.adapters.reductions import Average
-from byteps.dtypes import ReduceOp
 from byteps.keras.compression import Compression
-from byteps.session import Session
 
 
 def DistributedOptimizer(  # noqa: N802  (the name that scripts use)
-    optimizer: Any,
-    name: str | None = None,
-    device_dense: str = "",
-    device_sparse: str = "",
-    compression: Any = Compression.none,
-    sparse_as_dense: bool = False,
-    gradient_predivide_factor: float = 1.0,
-    op: ReduceOp = Average,
-    backward_passes_per_step: int = 1,
-    average_aggregated_gradients: bool = False,
-    num_groups: int = 0,
-    groups: object = None,
-    process_set: object = None,
-    scale_local_gradients: bool = True,
-    *,
-    session: Session | None = None,
+    optimizer: Any, name: str | None = None, **options: Any
 ) -> Any:
     """Wrap an optimizer so that it steps on gradients that are reduced over all ranks.
 
@@ -46,32 +23,18 @@ def DistributedOptimizer(  # noqa: N802  (the name that scripts use)
 
     Args:
         optimizer: A Keras optimizer.
-        name, device_dense, device_sparse, average_aggregated_gradients, scale_local_gradients: Accepted for
-            Horovod scripts; mean nothing.
-        compression: One of ``Compression``, or a class like them.
-        sparse_as_dense: Make ``tf.IndexedSlices`` dense; else their rows are joined.
-        gradient_predivide_factor: Divides before the sum and multiplies after it; only with ``Average``.
-        op: ``Average`` or ``Sum``.
-        backward_passes_per_step: Must be 1.
-        num_groups, groups: Accepted for Horovod scripts; servers reduce each gradient by itself.
-        process_set: Must be None.
-        session: The session of ``init()`` if not given.
+        name: Accepted for Horovod scripts; means nothing.
+        options: ``compression``, ``sparse_as_dense``, ``op``, ``gradient_predivide_factor``, ``session`` and
+            others of ``adapters.gradients.gradient_reducer``.
 
     Raises:
-        TypeError: ``optimizer`` is no Keras optimizer.
-        ValueError: It is distributed already, or an argument cannot work.
+        TypeError: ``optimizer`` is no Keras optimizer, or there is no such option.
+        ValueError: It is distributed already, or an option cannot work.
         NotInitialized: ``init()`` has not been called.
     """
     if not isinstance(optimizer, keras.optimizers.Optimizer):
         raise TypeError(f"expected a keras.optimizers.Optimizer, got {type(optimizer).__name__}")
-    if checked_passes(backward_passes_per_step) > 1:
-        raise ValueError(
-            "backward_passes_per_step is not supported here: make the optimizer with "
-            "gradient_accumulation_steps=, as keras.optimizers do it themselves"
-        )
-    check_foreign(num_groups, groups, process_set)
-    rounds = gradient_rounds(op, gradient_predivide_factor, session)
-    return distribute(optimizer, _reducer_class()(rounds, compression, sparse_as_dense).reduce)
+    return distribute(optimizer, gradient_reducer(_reducer_class(), **options).reduce)
 
 
 def _reducer_class() -> type[GradientReducer]:

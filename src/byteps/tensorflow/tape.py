@@ -7,30 +7,12 @@ from typing import Any
 
 import tensorflow as tf
 
-from byteps.adapters.gradients import check_foreign, gradient_rounds
+from byteps.adapters.gradients import gradient_reducer
 from byteps.adapters.optimizer_class import sharing
-from byteps.adapters.reductions import Average
-from byteps.dtypes import ReduceOp
-from byteps.session import Session
-from byteps.tensorflow.compression import Compression
 from byteps.tensorflow.gradients import GradientReducer
 
 
-def DistributedGradientTape(  # noqa: N802  (the name that scripts use)
-    gradtape: Any,
-    device_dense: str = "",
-    device_sparse: str = "",
-    compression: Any = Compression.none,
-    sparse_as_dense: bool = False,
-    op: ReduceOp = Average,
-    gradient_predivide_factor: float = 1.0,
-    num_groups: int = 0,
-    groups: object = None,
-    process_set: object = None,
-    scale_local_gradients: bool = True,
-    *,
-    session: Session | None = None,
-) -> Any:
+def DistributedGradientTape(gradtape: Any, **options: Any) -> Any:  # noqa: N802  (the name that scripts use)
     """Make a tape whose ``gradient()`` is reduced over all ranks.
 
     The result is of a class derived from the tape's own and shares all attributes with it. In a
@@ -39,25 +21,17 @@ def DistributedGradientTape(  # noqa: N802  (the name that scripts use)
 
     Args:
         gradtape: A ``tf.GradientTape``.
-        device_dense, device_sparse, scale_local_gradients: Accepted for Horovod scripts; mean nothing.
-        compression: One of ``Compression``, or a class like them.
-        sparse_as_dense: Make ``IndexedSlices`` dense; else their rows are joined.
-        op: ``Average`` or ``Sum``.
-        gradient_predivide_factor: Divides before the sum and multiplies after it; only with ``Average``.
-        num_groups, groups: Accepted for Horovod scripts; servers reduce each gradient by itself.
-        process_set: Must be None.
-        session: The session of ``init()`` if not given.
+        options: ``compression``, ``sparse_as_dense``, ``op``, ``gradient_predivide_factor``, ``session`` and
+            others of ``adapters.gradients.gradient_reducer``.
 
     Raises:
-        TypeError: ``gradtape`` is no tape.
-        ValueError: An argument cannot work.
+        TypeError: ``gradtape`` is no tape, or there is no such option.
+        ValueError: An option cannot work.
         NotInitialized: ``init()`` has not been called.
     """
     if not isinstance(gradtape, tf.GradientTape):
         raise TypeError(f"expected a tf.GradientTape, got {type(gradtape).__name__}")
-    check_foreign(num_groups, groups, process_set)
-    rounds = gradient_rounds(op, gradient_predivide_factor, session)
-    reducer = GradientReducer(rounds, compression, sparse_as_dense)
+    reducer = gradient_reducer(GradientReducer, **options)
     return sharing(gradtape, {"gradient": _gradient(type(gradtape), reducer)})
 
 
