@@ -48,7 +48,7 @@ class Exchange:
     advice: str
 
     def spec(self, name: str, dtype: torch.dtype, shape: Sequence[int]) -> TensorSpec:
-        """The declaration of a gradient as it is sent."""
+        """The declaration of a gradient as it is sent, in a dtype that servers can reduce."""
         return TensorSpec(f"{self.prefix}.{name}", ELEMENT_TYPES[dtype], tuple(shape), self.op, *self.scales)
 
 
@@ -95,6 +95,7 @@ class Slot:
         used_version: Its version then.
         flight: The gradient in flight.
         unread: Whether the last step's update waits until the parameter is read (``crossing``).
+        spec: How its gradient was declared when it was sent last.
     """
 
     name: str
@@ -112,6 +113,7 @@ class Slot:
     used_version: int = 0
     flight: Flight | None = None
     unread: bool = False
+    spec: TensorSpec | None = None
 
     def mark_used(self) -> None:
         """A step has used the gradient: what another backward pass adds to it is not for the next step."""
