@@ -121,6 +121,7 @@ class Session:
         rank, size: this worker's number and the number of workers.
         local_rank, local_size: the same on this node.
         servers: the number of servers.
+        process_sets: ranks of each process set by its number, all ranks first; None: removed.
         config: the settings in force.
         trace: records the timeline, if one is asked for.
         unfinished: who may have rounds to finish before this worker leaves.
@@ -141,6 +142,7 @@ class Session:
         self.local_rank = welcome.local_rank
         self.local_size = welcome.local_size
         self.servers = len(welcome.servers)
+        self.process_sets: list[tuple[int, ...] | None] = [tuple(range(welcome.size))]
         self.communicator = communicator
         self.trace = trace or Trace()
         self._control = control

@@ -27,6 +27,8 @@ class _Done:
 class Alone:
     """Rounds of a job with one worker: the result is the scaled contribution."""
 
+    serves_subsets = True
+
     def __init__(self) -> None:
         self._specs: dict[str, TensorSpec] = {}
 

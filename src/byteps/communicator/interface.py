@@ -55,7 +55,13 @@ class Transfer(Protocol):
 
 
 class Communicator(Protocol):
-    """Carries out rounds. All methods may be called from any thread."""
+    """Carries out rounds. All methods may be called from any thread.
+
+    Attributes:
+        serves_subsets: Whether a tensor may have members, so that the other ranks take no part in it.
+    """
+
+    serves_subsets: bool
 
     def declare(self, specs: Sequence[TensorSpec]) -> None:
         """Make the tensors known, in one message. Raises DeclarationError naming what differs."""

@@ -74,9 +74,12 @@ class Names(Generic[TransferT]):
     def declare(self, specs: Sequence[TensorSpec]) -> None:
         """See ``Communicator.declare``."""
         with self._lock:
-            new = [spec for spec in specs if not self._known(spec)]
+            refused: dict[str, str] = {}
+            new = [spec for spec in specs if not self._is_usable(spec, refused)]
             if new:
-                self._declare(new)
+                self._declare(new, refused)
+            if refused:
+                raise DeclarationError("; ".join(refused.values()), refused)
 
     def begin(self, spec: TensorSpec, begin: Callable[[int], TransferT]) -> TransferT:
         """Begin a round of a tensor, declaring it first if need be.
@@ -90,7 +93,7 @@ class Names(Generic[TransferT]):
         """
         with self._lock:
             if not self._known(spec):
-                self._declare([spec])
+                self._declare_one(spec)
             tensor = self._tensors[spec.name]
             with self._gate:
                 if tensor.id not in self._withdrawn:
@@ -169,22 +172,34 @@ class Names(Generic[TransferT]):
         with self._gate:
             return DeclarationError(self._withdrawn.pop(tensor.id))
 
-    def _declare(self, specs: Sequence[TensorSpec]) -> None:
+    def _is_usable(self, spec: TensorSpec, refused: dict[str, str]) -> bool:
+        """Whether the tensor need not be declared any more; why, if it cannot be, goes to ``refused``."""
+        try:
+            return self._known(spec)
+        except DeclarationError as error:
+            refused[spec.name] = str(error)
+            return True
+
+    def _declare_one(self, spec: TensorSpec) -> None:
+        refused: dict[str, str] = {}
+        self._declare([spec], refused)
+        if refused:
+            raise DeclarationError(refused[spec.name])
+
+    def _declare(self, specs: Sequence[TensorSpec], refused: dict[str, str]) -> None:
+        """Declare tensors; why those are refused that are, by name, goes to ``refused``."""
         if self._finished:
             self._tell_finished()
         generations = [self._declared.get(spec.name, 0) for spec in specs]
         for spec, generation in zip(specs, generations, strict=True):
             self._declared[spec.name] = generation + 1
         answer = self._control.call(Declared, lambda request: Declare(request, list(specs), generations))
-        refused = []
         for spec, entry in zip(specs, answer.tensors, strict=True):
             if isinstance(entry, Refusal):
-                refused.append(entry.message)
+                refused[spec.name] = entry.message
             else:
                 self._plane.install(spec, entry)
                 self._tensors[spec.name] = _Tensor(spec, entry.id, entry.generation)
-        if refused:
-            raise DeclarationError("; ".join(refused))
 
     def _tell_finished(self) -> None:
         ids, self._finished = self._finished, []

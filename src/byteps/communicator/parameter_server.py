@@ -50,6 +50,8 @@ class ParameterServer:
         trace: is told the names of tensors.
     """
 
+    serves_subsets = True
+
     def __init__(
         self,
         control: ControlClient,

@@ -25,6 +25,12 @@ from byteps.adapters.basics import (
     shutdown,
     size,
 )
+from byteps.adapters.process_sets import (
+    ProcessSet,
+    add_process_set,
+    global_process_set,
+    remove_process_set,
+)
 from byteps.adapters.reductions import Average, Max, Min, Product, Sum
 from byteps.communicator import Collectives as _Collectives
 from byteps.communicator import Meeting as _Meeting
@@ -35,6 +41,20 @@ from byteps.torch.comm_hook import DDPState, ddp_hook
 from byteps.torch.compression import Compression
 from byteps.torch.cross_barrier import CrossBarrier
 from byteps.torch.functions import allgather_object, broadcast_object, broadcast_parameters
+from byteps.torch.gathers import (
+    allgather,
+    allgather_async,
+    alltoall,
+    alltoall_async,
+    grouped_allgather,
+    grouped_allgather_async,
+)
+from byteps.torch.grouped import (
+    grouped_allreduce,
+    grouped_allreduce_,
+    grouped_allreduce_async,
+    grouped_allreduce_async_,
+)
 from byteps.torch.handles import poll, synchronize
 from byteps.torch.ops import (
     allreduce,
@@ -49,6 +69,12 @@ from byteps.torch.ops import (
 )
 from byteps.torch.optimizer import DistributedOptimizer
 from byteps.torch.optimizer_state import broadcast_optimizer_state
+from byteps.torch.scatters import (
+    grouped_reducescatter,
+    grouped_reducescatter_async,
+    reducescatter,
+    reducescatter_async,
+)
 
 __all__ = [
     "Average",
@@ -58,13 +84,19 @@ __all__ = [
     "DistributedOptimizer",
     "Max",
     "Min",
+    "ProcessSet",
     "Product",
     "Sum",
+    "add_process_set",
+    "allgather",
+    "allgather_async",
     "allgather_object",
     "allreduce",
     "allreduce_",
     "allreduce_async",
     "allreduce_async_",
+    "alltoall",
+    "alltoall_async",
     "barrier",
     "broadcast",
     "broadcast_",
@@ -76,6 +108,15 @@ __all__ = [
     "ddp_hook",
     "declare",
     "get_pushpull_speed",
+    "global_process_set",
+    "grouped_allgather",
+    "grouped_allgather_async",
+    "grouped_allreduce",
+    "grouped_allreduce_",
+    "grouped_allreduce_async",
+    "grouped_allreduce_async_",
+    "grouped_reducescatter",
+    "grouped_reducescatter_async",
     "init",
     "is_initialized",
     "local_rank",
@@ -86,6 +127,9 @@ __all__ = [
     "push_pull_async_inplace",
     "push_pull_inplace",
     "rank",
+    "reducescatter",
+    "reducescatter_async",
+    "remove_process_set",
     "shutdown",
     "size",
     "synchronize",

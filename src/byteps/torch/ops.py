@@ -19,6 +19,7 @@ from typing import ParamSpec, TypeVar
 from torch import Tensor
 
 from byteps.adapters.current import current
+from byteps.adapters.process_sets import ProcessSet
 from byteps.adapters.reductions import resolve_op
 from byteps.dtypes import ReduceOp
 from byteps.session import Session
@@ -71,11 +72,15 @@ def _allreduce_arguments(
     op: ReduceOp | None = None,
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
+    process_set: ProcessSet | None = None,
     *,
     session: Session | None = None,
 ) -> tuple[Reduction, Tensor]:
     scales = (float(prescale_factor), float(postscale_factor))
-    return reduction_of(tensor, average, op, name, scales=scales, session=session), tensor
+    reduction = reduction_of(
+        tensor, average, op, name, scales=scales, session=session, process_set=process_set
+    )
+    return reduction, tensor
 
 
 @_takes(_push_pull_arguments)
@@ -121,6 +126,7 @@ def allreduce(
     op: ReduceOp | None = None,
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
+    process_set: ProcessSet | None = None,
     *,
     session: Session | None = None,
 ) -> Tensor:
@@ -135,11 +141,19 @@ def allreduce(
             first two.
         prescale_factor: Applied to each contribution before the reduction.
         postscale_factor: Applied to the result.
+        process_set: The ranks that take part; all if not given.
         session: The session of ``init()`` if not given.
     """
     scales = (float(prescale_factor), float(postscale_factor))
     reduction = reduction_of(
-        tensor, average, op, name, scales=scales, compression=compression, session=session
+        tensor,
+        average,
+        op,
+        name,
+        scales=scales,
+        compression=compression,
+        session=session,
+        process_set=process_set,
     )
     return differentiable(tensor, reduction)
 

@@ -7,16 +7,17 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from byteps.adapters.current import current
-from byteps.adapters.reductions import Average, Sum, resolve_op, wire_name
+from byteps.adapters.process_sets import ProcessSet, group_of
+from byteps.adapters.reductions import Average, Sum, resolve_op
 from byteps.dtypes import ReduceOp
 from byteps.session import Session
 from byteps.torch.compression import Compression, Compressor
 from byteps.torch.differentiable import differentiable
-from byteps.torch.handles import TensorHandle
+from byteps.torch.handles import ResultHandle, TensorHandle
 from byteps.torch.sending import start
 from byteps.torch.tensors import spec_of
 from byteps.torch.transfers import Pending
+from byteps.wire import TensorSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +32,8 @@ class Reduction:
         priority: Higher numbers are sent first.
         ephemeral: Whether the name is used only once.
         compression: Applied before sending and after receiving.
+        members: The ranks that take part; all if empty.
+        context: What the tensor is part of.
     """
 
     session: Session
@@ -40,6 +43,8 @@ class Reduction:
     priority: int = 0
     ephemeral: bool = False
     compression: type[Compressor] = Compression.none
+    members: tuple[int, ...] = ()
+    context: str = ""
 
     def in_place(self, tensor: Tensor) -> TensorHandle:
         """Start to reduce a tensor that is to hold the result."""
@@ -52,7 +57,7 @@ class Reduction:
                     tensor.copy_(self.compression.decompress(wire, context))
             return tensor
 
-        return TensorHandle(self.name, self._start(wire, wire), result)
+        return ResultHandle(self.name, self._start(wire, wire), result)
 
     def out_of_place(self, tensor: Tensor) -> TensorHandle:
         """Start to reduce a tensor whose result is to be a new one."""
@@ -60,7 +65,7 @@ class Reduction:
             wire, context = self.compression.compress(tensor)
             output = torch.empty_like(wire, memory_format=torch.contiguous_format)
         pending = self._start(wire, output)
-        return TensorHandle(self.name, pending, lambda: self.compression.decompress(output, context))
+        return ResultHandle(self.name, pending, lambda: self.compression.decompress(output, context))
 
     def gradient(self, gradient: Tensor) -> Tensor:
         """The gradient of a push_pull is the push_pull of the gradient, with the same op and factors."""
@@ -68,9 +73,20 @@ class Reduction:
             raise ValueError(f"{self.name}: {self.op.name.title()} has no gradient here: detach() its input")
         return differentiable(gradient, replace(self, name=f"{self.name}.gradient"))
 
+    def spec(self, tensor: Tensor) -> TensorSpec:
+        """What to declare for a tensor as it travels."""
+        return spec_of(
+            tensor,
+            self.name,
+            self.op,
+            scales=self.scales,
+            ephemeral=self.ephemeral,
+            members=self.members,
+            context=self.context,
+        )
+
     def _start(self, tensor: Tensor, target: Tensor) -> Pending:
-        spec = spec_of(tensor, self.name, self.op, scales=self.scales, ephemeral=self.ephemeral)
-        return start(self.session, spec, tensor, target, self.priority)
+        return start(self.session, self.spec(tensor), tensor, target, self.priority)
 
 
 def reduction_of(
@@ -83,6 +99,7 @@ def reduction_of(
     scales: tuple[float, float] = (1.0, 1.0),
     compression: type[Compressor] = Compression.none,
     session: Session | None = None,
+    process_set: ProcessSet | None = None,
 ) -> Reduction:
     """Resolve a call's arguments. A wrong call takes no number from those of the unnamed tensors.
 
@@ -94,6 +111,8 @@ def reduction_of(
     spec_of(tensor, "push_pull" if name is None else repr(name), resolved)
     if priority is not None and not isinstance(priority, int):
         raise TypeError(f"priority= must be an integer or None, not {priority!r}")
-    session = current() if session is None else session
-    full_name, ephemeral = wire_name(session, "push_pull", name)
-    return Reduction(session, full_name, resolved, scales, priority or 0, ephemeral, compression)
+    group = group_of(process_set, session)
+    full_name, ephemeral = group.name("push_pull", name)
+    return Reduction(
+        group.session, full_name, resolved, scales, priority or 0, ephemeral, compression, group.members
+    )
