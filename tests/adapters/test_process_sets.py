@@ -33,9 +33,8 @@ def test_values_are_those_of_the_members(data: Any, size: int) -> None:
         if rank in members:
             some: dict[str, Any] = {"process_set": chosen, "session": session}
             values = np.array([10.0 * one for one in members])
-            reduced = bps.allreduce(
-                torch.full((5,), 10.0 * rank), op=op, name="same" if chosen else "other", **some
-            )
+            name = "same" if chosen else "other"
+            reduced = bps.allreduce(torch.full((5,), 10.0 * rank), op=op, name=name, **some)
             wanted = {bps.Average: values.mean(), bps.Sum: values.sum(), bps.Max: values.max()}[op]
             np.testing.assert_allclose(reduced.numpy(), np.full(5, wanted), rtol=1e-6)
             assert bps.broadcast(torch.full((3,), rank), root, **some).tolist() == [root] * 3

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from byteps.adapters import current
+from byteps.session import Session
 
 
 def shutdown() -> None:
@@ -59,6 +60,27 @@ def barrier() -> None:
         PeerLost: A member of the job died.
     """
     current.current().barrier()
+
+
+def join(device: int = -1, *, session: Session | None = None) -> int:
+    """Say that this rank has no more data, for example because others have more batches.
+
+    Until all ranks have called this, this rank takes part in what the others do with nothing to add: zeros in
+    sums and averages (which still divide by the number of all ranks), no rows in ``allgather``. It can be no
+    root of a broadcast. All handles of this rank must have been waited for.
+
+    Args:
+        device: Accepted for Horovod scripts; means nothing.
+        session: The session of ``init()`` if not given.
+
+    Returns:
+        The rank that was last.
+
+    Raises:
+        NotInitialized: ``init()`` has not been called.
+        PeerLeft: A rank has shut down without joining.
+    """
+    return (current.current() if session is None else session).join()
 
 
 def get_pushpull_speed() -> tuple[int, float]:

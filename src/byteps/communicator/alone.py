@@ -58,6 +58,9 @@ class Alone:
         """See ``Communicator.finished``."""
         self._specs.pop(spec.name, None)
 
+    def refuse(self, spec: TensorSpec, message: str) -> None:
+        """See ``Communicator.refuse``. There is nobody to refuse anything to."""
+
     def explain(self, name: str) -> str:
         """See ``Communicator.explain``."""
         return f"tensor {name!r} was withdrawn"

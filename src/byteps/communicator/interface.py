@@ -74,6 +74,9 @@ class Communicator(Protocol):
     def finished(self, spec: TensorSpec) -> None:
         """This rank is done with an ephemeral tensor."""
 
+    def refuse(self, spec: TensorSpec, message: str) -> None:
+        """This rank cannot take part in a tensor's next round: it fails on all ranks with this message."""
+
     def explain(self, name: str) -> str:
         """Why the tensor cannot be used any more."""
 

@@ -117,6 +117,21 @@ class Names(Generic[TransferT]):
             if len(self._finished) >= _FINISHED_BATCH:
                 self._tell_finished()
 
+    def refuse(self, spec: TensorSpec, message: str) -> None:
+        """See ``Communicator.refuse``.
+
+        Raises:
+            DeclarationError: Always, with the message.
+        """
+        with self._lock:
+            tensor = self._tensors.get(spec.name)
+            if tensor is not None:
+                raise self._refuse(tensor, message)
+            generation = self._declared.get(spec.name, 0)
+            self._declared[spec.name] = generation + 1
+            self._control.notify(Refuse(spec.name, generation, message))
+            raise DeclarationError(message)
+
     def explain(self, name: str) -> str:
         """See ``Communicator.explain``."""
         return self._reasons.get(name, f"tensor {name!r} was withdrawn")
@@ -161,9 +176,13 @@ class Names(Generic[TransferT]):
             f"tensor {spec.name!r}: rank {self._rank} declared {tensor.spec.describe()} and now uses "
             f"{spec.describe()}; use another name for another shape, dtype or op"
         )
-        self.retract(Retract(tensor.id, spec.name, message))
-        self._control.notify(Refuse(spec.name, tensor.generation, message))
-        raise self._give_up(tensor)
+        raise self._refuse(tensor, message)
+
+    def _refuse(self, tensor: _Tensor, message: str) -> DeclarationError:
+        """Fail a tensor on all ranks; returns the error for this one."""
+        self.retract(Retract(tensor.id, tensor.spec.name, message))
+        self._control.notify(Refuse(tensor.spec.name, tensor.generation, message))
+        return self._give_up(tensor)
 
     def _give_up(self, tensor: _Tensor) -> DeclarationError:
         """Forget a withdrawn tensor, so that its name is free again; returns why it was withdrawn."""

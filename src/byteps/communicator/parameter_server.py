@@ -81,6 +81,10 @@ class ParameterServer:
         """See ``Communicator.finished``."""
         self._names.finished(spec)
 
+    def refuse(self, spec: TensorSpec, message: str) -> None:
+        """See ``Communicator.refuse``."""
+        self._names.refuse(spec, message)
+
     def explain(self, name: str) -> str:
         """See ``Communicator.explain``."""
         return self._names.explain(name)

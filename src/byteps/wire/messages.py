@@ -19,7 +19,7 @@ OptionalNumber: TypeAlias = Annotated[int, Meta(ge=-1, lt=2**31)]
 TensorName: TypeAlias = Annotated[str, Meta(min_length=1, max_length=1024)]
 Role: TypeAlias = Literal["worker", "server"]
 CommunicatorName: TypeAlias = Literal["parameter-server", "allreduce"]
-Topic: TypeAlias = Literal["ready", "order", "board"]
+Topic: TypeAlias = Literal["ready", "order", "board", "round"]
 
 
 class TensorSpec(msgspec.Struct, frozen=True, array_like=True):
@@ -290,6 +290,22 @@ class Forward(msgspec.Struct, frozen=True, array_like=True, tag=True):
     sender: OptionalNumber = -1
 
 
+class OutOfData(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    """Worker -> coordinator -> other workers: this rank has no more data and takes part with nothing to add.
+
+    Attributes:
+        rank: Which; set by the coordinator.
+    """
+
+    rank: OptionalNumber = -1
+
+
+class AllOutOfData(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    """Coordinator -> workers: all ranks are out of data, ``last`` was the last; they go on together."""
+
+    last: Number
+
+
 class Leave(msgspec.Struct, frozen=True, array_like=True, tag=True):
     """Worker -> coordinator: this rank is done, in order."""
 
@@ -352,4 +368,6 @@ Message: TypeAlias = (
     | Clock
     | Heartbeat
     | Forward
+    | OutOfData
+    | AllOutOfData
 )
