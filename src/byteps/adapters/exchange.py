@@ -7,10 +7,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from byteps.adapters.arrays import buffer
 from byteps.adapters.objects import ObjectCodec
 from byteps.adapters.reductions import checked_root, wire_name
 from byteps.dtypes import DType, ReduceOp
-from byteps.session import Buffer, Handle, Session
+from byteps.session import Handle, Session
 from byteps.wire import TensorSpec
 
 
@@ -102,17 +103,13 @@ class ObjectExchange:
         """Start to broadcast an array: read on the root, written elsewhere."""
         dtype = DType.INT64 if data.dtype == np.int64 else DType.UINT8
         spec = TensorSpec(name, dtype, data.shape, ReduceOp.COPY, root=root, ephemeral=True)
-        buffer = _buffer(data)
+        memory = buffer(data)
         sends = self.session.rank == root
-        return self.session.submit(spec, buffer if sends else None, None if sends else buffer)
+        return self.session.submit(spec, memory if sends else None, None if sends else memory)
 
     def _gather_sizes(self, name: str, own: int) -> NDArray[np.int64]:
         sizes = np.zeros(self.session.size, np.int64)
         sizes[self.session.rank] = own
         spec = TensorSpec(name, DType.INT64, sizes.shape, ReduceOp.SUM, ephemeral=True)
-        self.session.submit(spec, _buffer(sizes), _buffer(sizes)).wait()
+        self.session.submit(spec, buffer(sizes), buffer(sizes)).wait()
         return sizes
-
-
-def _buffer(data: NDArray[np.generic]) -> Buffer:
-    return Buffer(data.ctypes.data, data.nbytes, data)

@@ -2,53 +2,36 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
 
-from byteps.adapters.process_sets import ProcessSet, group_of
-from byteps.adapters.reductions import checked_root
+from byteps.adapters.calls import Call, copy_call, fields_of
+from byteps.adapters.process_sets import ProcessSet
 from byteps.dtypes import ReduceOp
 from byteps.session import Session
 from byteps.torch.differentiable import differentiable
 from byteps.torch.handles import ResultHandle, TensorHandle
 from byteps.torch.reduction import Reduction
 from byteps.torch.sending import start
-from byteps.torch.tensors import spec_of
+from byteps.torch.tensors import element_type, spec_of
 from byteps.wire import TensorSpec
 
 
-@dataclass(frozen=True, slots=True)
-class Copy:
+class Copy(Call):
     """A broadcast with its arguments resolved."""
 
-    session: Session
-    name: str
-    root: int
-    ephemeral: bool
-    members: tuple[int, ...] = ()
+    __slots__ = ()
 
-    @property
-    def sends(self) -> bool:
-        """Whether this rank is the root."""
-        return self.session.rank == self.root
-
-    def spec(self, tensor: Tensor) -> TensorSpec:
+    def declaration(self, tensor: Tensor) -> TensorSpec:
         """What to declare for a tensor."""
-        return spec_of(
-            tensor,
-            self.name,
-            ReduceOp.COPY,
-            root=self.root,
-            ephemeral=self.ephemeral,
-            members=self.members,
-        )
+        return self.spec(element_type(tensor, self.name), tensor.shape)
 
     def in_place(self, tensor: Tensor) -> TensorHandle:
         """Send the tensor from the root, overwrite it elsewhere."""
         source, target = (tensor, None) if self.sends else (None, tensor)
-        pending = start(self.session, self.spec(tensor), source, target)
+        pending = start(self.session, self.declaration(tensor), source, target)
         return ResultHandle(self.name, pending, lambda: tensor)
 
     def out_of_place(self, tensor: Tensor) -> TensorHandle:
@@ -78,13 +61,7 @@ def copy_of(
     process_set: ProcessSet | None = None,
 ) -> Copy:
     """Resolve a call's arguments. A wrong call takes no number from those of the unnamed tensors."""
-    spec_of(tensor, "broadcast" if name is None else repr(name), ReduceOp.COPY)
-    group = group_of(process_set, session)
-    root = checked_root(group.session, root_rank)
-    if root not in group.ranks:
-        raise ValueError(f"root_rank={root} is not in the process set of ranks {list(group.ranks)}")
-    full_name, ephemeral = group.name("broadcast", name)
-    return Copy(group.session, full_name, root, ephemeral, group.members)
+    return Copy(**fields_of(copy_call(partial(spec_of, tensor), root_rank, name, session, process_set)))
 
 
 def broadcast(

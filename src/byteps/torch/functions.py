@@ -54,7 +54,7 @@ def broadcast_all(copies: Iterable[tuple[Copy, Tensor]]) -> None:
     once = [(replace(copy, ephemeral=True), tensor) for copy, tensor in copies]
     if not once:
         return
-    once[0][0].session.declare([copy.spec(tensor) for copy, tensor in once])
+    once[0][0].session.declare([copy.declaration(tensor) for copy, tensor in once])
     handles = [copy.in_place(tensor) for copy, tensor in once]
     for handle in handles:
         handle.synchronize()

@@ -59,7 +59,7 @@ class _Together:
         self, tensors: Sequence[Tensor], begin: Callable[[Reduction, Tensor], ResultHandle[Tensor]]
     ) -> ResultHandle[list[Tensor]]:
         pairs = list(zip(self.reductions, tensors, strict=True))
-        specs = [one.spec(tensor) for one, tensor in pairs]
+        specs = [one.declaration(tensor) for one, tensor in pairs]
         handles = begin_all(pairs[0][0].session, specs, lambda one: begin(*pairs[one]))
         return ResultHandle(pairs[0][0].name, _All(handles), lambda: [one.synchronize() for one in handles])
 

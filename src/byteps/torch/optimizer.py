@@ -17,8 +17,9 @@ from torch import Tensor
 from torch.optim import LBFGS, Optimizer
 
 from byteps.adapters.current import current
+from byteps.adapters.gradients import check_foreign, checked_passes, gradient_prefix, gradient_scales
 from byteps.adapters.parameters import named_parameters_of
-from byteps.adapters.reductions import Average, Sum, sequence_number
+from byteps.adapters.reductions import Average
 from byteps.dtypes import ReduceOp
 from byteps.session import Session
 from byteps.torch.compression import Compression, Compressor
@@ -143,7 +144,7 @@ class SynchronizedOptimizer(Optimizer):
         Raises:
             ValueError: It is not a positive integer.
         """
-        self._passes = _checked_passes(passes)
+        self._passes = checked_passes(passes)
         if self._reducer is not None:
             self._reducer.set_passes(passes)
 
@@ -294,9 +295,9 @@ def DistributedOptimizer(  # noqa: N802  (the name that scripts use)
         DeclarationError: Ranks differ in a parameter's shape or dtype.
     """
     _check_optimizer(optimizer)
-    passes = _checked_passes(backward_passes_per_step)
-    scales = _scales(op, gradient_predivide_factor)
-    _check_foreign(num_groups, groups, process_set)
+    passes = checked_passes(backward_passes_per_step)
+    scales = gradient_scales(op, gradient_predivide_factor)
+    check_foreign(num_groups, groups, process_set)
     parameters = named_parameters_of([group["params"] for group in optimizer.param_groups], named_parameters)
     session = current() if session is None else session
     wrapped = _share(optimizer, passes)
@@ -305,12 +306,6 @@ def DistributedOptimizer(  # noqa: N802  (the name that scripts use)
         exchange = Exchange(session, prefix, op, scales, compression, sparse_as_dense, _ADVICE)
         wrapped._reducer = GradientReducer(exchange, parameters, passes)
     return wrapped
-
-
-def gradient_prefix(session: Session) -> str:
-    """Begins the names of one model's gradients: models may have parameters of the same name."""
-    number = sequence_number(session, "gradient")
-    return f"gradient[{number}]" if number else "gradient"
 
 
 def _share(optimizer: Optimizer, passes: int) -> SynchronizedOptimizer:
@@ -335,30 +330,4 @@ def _check_optimizer(optimizer: object) -> None:
         raise ValueError(
             "LBFGS cannot be distributed: its line search follows each rank's own loss, so ranks would take "
             "different numbers of steps. Average the loss and gradients in the closure by push_pull instead"
-        )
-
-
-def _checked_passes(passes: Any) -> int:
-    if not isinstance(passes, int) or passes < 1:
-        raise ValueError(f"backward_passes_per_step must be a positive integer, not {passes!r}")
-    return int(passes)
-
-
-def _scales(op: ReduceOp, predivide: float) -> tuple[float, float]:
-    if op not in (Average, Sum):
-        raise ValueError(f"op= must be Average or Sum for gradients, not {op!r}")
-    if predivide != 1.0 and op != Average:
-        raise ValueError("gradient_predivide_factor not supported with op != Average")
-    if not predivide > 0:
-        raise ValueError(f"gradient_predivide_factor must be positive, not {predivide!r}")
-    return 1.0 / predivide, float(predivide)
-
-
-def _check_foreign(num_groups: int, groups: object, process_set: object) -> None:
-    """Arguments of Horovod's that have no meaning here."""
-    if process_set is not None:
-        raise ValueError("process_set= is not supported: all ranks take part in every gradient")
-    if num_groups or groups is not None:
-        warnings.warn(
-            "num_groups= and groups= have no effect: servers reduce each gradient by itself", stacklevel=3
         )

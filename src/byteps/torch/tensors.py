@@ -7,6 +7,7 @@ from types import MappingProxyType
 import torch
 from torch import Tensor
 
+from byteps.adapters.calls import tensor_spec
 from byteps.dtypes import DType, ReduceOp
 from byteps.wire import TensorSpec
 
@@ -63,8 +64,6 @@ def spec_of(
     scales: tuple[float, float] = (1.0, 1.0),
     root: int = -1,
     ephemeral: bool = False,
-    members: tuple[int, ...] = (),
-    context: str = "",
 ) -> TensorSpec:
     """What this rank declares for a tensor.
 
@@ -75,23 +74,8 @@ def spec_of(
         scales: Factors for each contribution and for the result.
         root: The one rank that contributes, for a broadcast.
         ephemeral: Whether the name is used only once.
-        members: The ranks that take part; all if empty.
-        context: What the tensor is part of.
 
     Raises:
         ValueError, TypeError: The tensor cannot be sent, or its dtype has no average.
     """
-    dtype = element_type(tensor, name)
-    if dtype is DType.BOOL and op is ReduceOp.AVERAGE:
-        raise ValueError(f"{name}: booleans have no average. Pass op=Sum (any), op=Min (all) or op=Max (any)")
-    return TensorSpec(
-        name,
-        dtype,
-        tuple(tensor.shape),
-        op,
-        *scales,
-        root=root,
-        ephemeral=ephemeral,
-        members=members,
-        context=context,
-    )
+    return tensor_spec(name, element_type(tensor, name), tensor.shape, op, scales, root, ephemeral)
