@@ -121,6 +121,8 @@ class Session:
     Attributes:
         rank, size: this worker's number and the number of workers.
         local_rank, local_size: the same on this node.
+        cross_rank, cross_size: the same among the ranks with this local rank, over the nodes.
+        homogeneous: whether all nodes have equally many workers.
         servers: the number of servers.
         process_sets: ranks of each process set by its number, all ranks first; None: removed.
         config: the settings in force.
@@ -142,6 +144,9 @@ class Session:
         self.size = welcome.size
         self.local_rank = welcome.local_rank
         self.local_size = welcome.local_size
+        self.cross_rank = welcome.cross_rank
+        self.cross_size = welcome.cross_size
+        self.homogeneous = welcome.homogeneous
         self.servers = len(welcome.servers)
         self.process_sets: list[tuple[int, ...] | None] = [tuple(range(welcome.size))]
         self.communicator = communicator

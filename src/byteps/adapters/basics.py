@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from byteps.adapters import current
+from byteps.adapters.process_sets import ProcessSet, group_of, wait_for_members
 from byteps.session import Session
 
 
@@ -52,14 +53,48 @@ def local_size() -> int:
     return current.current().local_size
 
 
-def barrier() -> None:
+def cross_rank() -> int:
+    """This node's place among the nodes that have a process of this local rank, from 0.
+
+    Raises:
+        NotInitialized: ``init()`` has not been called.
+    """
+    return current.current().cross_rank
+
+
+def cross_size() -> int:
+    """How many nodes have a process of this local rank.
+
+    Raises:
+        NotInitialized: ``init()`` has not been called.
+    """
+    return current.current().cross_size
+
+
+def is_homogeneous() -> bool:
+    """Whether all nodes have equally many training processes.
+
+    Raises:
+        NotInitialized: ``init()`` has not been called.
+    """
+    return current.current().homogeneous
+
+
+def barrier(process_set: ProcessSet | None = None) -> None:
     """Wait until every rank has called this.
+
+    Args:
+        process_set: The ranks to wait for; all if not given.
 
     Raises:
         NotInitialized: ``init()`` has not been called.
         PeerLost: A member of the job died.
     """
-    current.current().barrier()
+    group = group_of(process_set, None)
+    if group.members:
+        wait_for_members(group)
+    else:
+        group.session.barrier()
 
 
 def join(device: int = -1, *, session: Session | None = None) -> int:

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from byteps.adapters.process_sets import ProcessSet, group_of
-from byteps.adapters.reductions import Average, Sum, checked_root, resolve_op
+from byteps.adapters.reductions import Average, Operator, Sum, checked_root, resolve_op
 from byteps.dtypes import DType, ReduceOp
 from byteps.session import Session
 from byteps.wire import TensorSpec
@@ -99,7 +99,7 @@ def tensor_spec(
 def reduction_call(
     check: Check,
     average: bool | None,
-    op: ReduceOp | None,
+    op: Operator | None,
     name: str | None,
     *,
     priority: int | None = None,

@@ -5,13 +5,17 @@ from __future__ import annotations
 import operator
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from byteps.adapters import current
-from byteps.adapters.exchange import ObjectExchange
-from byteps.adapters.objects import ObjectCodec
 from byteps.adapters.reductions import wire_name
+from byteps.dtypes import DType, ReduceOp
 from byteps.errors import ConfigError
-from byteps.session import Session
+from byteps.session import Buffer, Session
+from byteps.wire import TensorSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +175,7 @@ def add_process_set(process_set: ProcessSet | Iterable[int], *, session: Session
     if added is global_process_set or added.process_set_id is not None:
         raise ValueError(f"{added} is registered already")
     ranks = tuple(added.ranks or ())
-    wishes = ObjectExchange(session, ObjectCodec()).allgather(ranks, None)
+    wishes = _wishes(session, ranks)
     for other, wish in enumerate(wishes):
         if wish != wishes[0]:
             raise ValueError(
@@ -224,3 +228,34 @@ def group_of(process_set: ProcessSet | None, session: Session | None) -> Group:
     if not process_set.included():
         raise ValueError(f"rank {session.rank} is not in {process_set}, so it cannot take part")
     return Group(session, tuple(process_set.ranks or ()), process_set.process_set_id)
+
+
+def wait_for_members(group: Group) -> None:
+    """Wait until all ranks of a group have called this."""
+    sum_small(group, group.name("barrier", None)[0], np.zeros(1, np.int64))
+
+
+def _wishes(session: Session, ranks: tuple[int, ...]) -> list[tuple[int, ...]]:
+    """The ranks that each rank wants to add. All see the same, so that all come to the same verdict."""
+    table = np.zeros((session.size, session.size + 1), np.int64)
+    own = table[session.rank]
+    own[[rank for rank in ranks if rank < session.size]] = 1
+    own[-1] = next((rank for rank in ranks if rank >= session.size), 0)
+    everybody = group_of(None, session)
+    sum_small(everybody, everybody.name("process_set", None)[0], table)
+    beyond = [() if row[-1] == 0 else (int(row[-1]),) for row in table]
+    return [(*map(int, row[:-1].nonzero()[0]), *more) for row, more in zip(table, beyond, strict=True)]
+
+
+def sum_small(group: Group, name: str, array: NDArray[Any]) -> None:
+    """Sum an array over the ranks of a group, in place, under a name that is used once.
+
+    Args:
+        group: The ranks.
+        name: On the wire.
+        array: int64 or float64, contiguous.
+    """
+    dtype = DType.FLOAT64 if array.dtype == np.float64 else DType.INT64
+    spec = TensorSpec(name, dtype, array.shape, ReduceOp.SUM, ephemeral=True, members=group.members)
+    memory = Buffer(array.ctypes.data, array.nbytes, array)
+    group.session.submit(spec, memory, memory).wait()

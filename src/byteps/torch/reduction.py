@@ -10,7 +10,7 @@ from torch import Tensor
 
 from byteps.adapters.calls import Call, fields_of, reduction_call
 from byteps.adapters.process_sets import ProcessSet
-from byteps.dtypes import ReduceOp
+from byteps.adapters.reductions import Operator
 from byteps.session import Session
 from byteps.torch.compression import Compression, Compressor
 from byteps.torch.differentiable import differentiable
@@ -67,7 +67,7 @@ class Reduction(Call):
 def reduction_of(
     tensor: Tensor,
     average: bool | None,
-    op: ReduceOp | None,
+    op: Operator | None,
     name: str | None,
     *,
     priority: int | None = None,

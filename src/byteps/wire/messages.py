@@ -144,7 +144,12 @@ class Join(msgspec.Struct, frozen=True, array_like=True, tag=True):
 
 
 class Welcome(msgspec.Struct, frozen=True, array_like=True, tag=True):
-    """Coordinator -> all, once everybody has joined. For a server, ``rank`` is its server number."""
+    """Coordinator -> all, once everybody has joined. For a server, ``rank`` is its server number.
+
+    Attributes:
+        cross_rank, cross_size: Place and number among the ranks that have the same local rank on their nodes.
+        homogeneous: Whether all nodes have equally many ranks.
+    """
 
     rank: Number
     size: Number
@@ -153,6 +158,9 @@ class Welcome(msgspec.Struct, frozen=True, array_like=True, tag=True):
     epoch: Number
     servers: list[ServerAddress]
     settings: JobSettings
+    cross_rank: Number = 0
+    cross_size: Number = 1
+    homogeneous: bool = True
 
 
 class JoinRefused(msgspec.Struct, frozen=True, array_like=True, tag=True):
