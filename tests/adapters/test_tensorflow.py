@@ -9,7 +9,7 @@ import pytest
 
 import byteps.tensorflow as bps
 from byteps.adapters.basics import _no_engine
-from byteps.errors import ConfigError
+from byteps.errors import ConfigError, DeclarationError
 from byteps.session import Session
 from byteps.testing import cluster
 
@@ -300,3 +300,35 @@ def test_a_keras_optimizer_adds_rows_of_the_same_index(ranks: Ranks) -> None:
         return found
 
     assert ranks(2, work) == [[-1.0, 0.0, 0.0, -5.0, 0.0, -2.0, 0.0, 0.0]] * 2
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_rows_of_all_ranks_and_their_gradients(ranks: Ranks, compiled: bool) -> None:
+    def work(session: Session) -> tuple[list[float], list[float]]:
+        rank = session.rank
+
+        def run(tensor: Any) -> Any:
+            with tf.GradientTape() as tape:
+                tape.watch(tensor)
+                joined = bps.allgather(tensor, session=session)
+                loss = tf.reduce_sum(joined * [[1.0], [10.0], [100.0]] * (rank + 1.0))
+            assert joined.shape.as_list() in ([3, 2], [None, 2])
+            return joined, tape.gradient(loss, tensor)
+
+        call = tf.function(run) if compiled else run
+        call(tf.fill([1 + rank, 2], 1.0 + rank))
+        joined, gradient = call(tf.fill([1 + rank, 2], 1.0 + rank))
+        return joined.numpy()[:, 0].tolist(), gradient.numpy()[:, 1].tolist()
+
+    assert ranks(2, work) == [([1.0, 2.0, 2.0], [1.5]), ([1.0, 2.0, 2.0], [15.0, 150.0])]
+
+
+def test_rows_that_do_not_fit_together(ranks: Ranks) -> None:
+    def work(session: Session) -> None:
+        with pytest.raises(ValueError, match=r"tf\.reshape"):
+            bps.allgather(tf.constant(1.0), session=session)
+        with pytest.raises(DeclarationError, match=r"rank \d.*rank \d"):
+            bps.allgather(tf.ones([2, 2 + session.rank]), name="unlike", session=session)
+        assert bps.allgather(tf.ones([session.rank, 3]), name="none here", session=session).shape == [1, 3]
+
+    ranks(2, work)

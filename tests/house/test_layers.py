@@ -35,6 +35,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("launch",),
     ("doctor",),
     ("bench",),
+    ("compat",),
     ("cli",),
     ("__main__",),
 )

@@ -40,6 +40,8 @@ EXAMPLES: list[wire.Message] = [
     wire.Clock(3, 1.5e9),
     wire.Heartbeat(),
     wire.Forward("order", b"\x00\xff", -1, 0),
+    wire.OutOfData(2),
+    wire.AllOutOfData(1),
 ]
 TYPE_NUMBERS = {kind: number for number, kind in enumerate(get_args(wire.Message), 1)}
 

@@ -11,7 +11,11 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from byteps.adapters import gathering
+from byteps.adapters.blocks import Block, Make
 from byteps.adapters.calls import Call
+from byteps.adapters.later import InBackground
+from byteps.adapters.process_sets import Group
 from byteps.dtypes import DType
 from byteps.session import Buffer
 
@@ -67,6 +71,43 @@ class ArrayRound:
         """See ``Round``; the one result."""
         self._handle.wait()
         return [self._result]
+
+
+class GatherRound:
+    """Rows of all ranks' arrays, in the order of the ranks.
+
+    Args:
+        group: The ranks.
+        named: Name on the wire, and whether it is used only once.
+        arrays: This rank's; the first dimension may differ between ranks.
+
+    Raises:
+        ValueError: A dtype cannot be sent.
+    """
+
+    def __init__(self, group: Group, named: tuple[str, bool], arrays: Sequence[Array]) -> None:
+        own = [np.ascontiguousarray(array) for array in arrays]
+        blocks = [Block(element_type(a.dtype.name, named[0]), a.shape, buffer(a)) for a in own]
+        self._later = InBackground(gathering.allgather(group, named, blocks, [maker(array) for array in own]))
+
+    def results(self) -> list[tuple[Array, list[int]]]:
+        """Each joined array, and the number of rows from each rank. Errors are those of ``Round``."""
+        return self._later.wait()
+
+    def wait(self) -> list[Array]:
+        """See ``Round``; the first joined array and its numbers of rows."""
+        (joined, counts), *_ = self.results()
+        return [joined, np.array(counts, np.int64)]
+
+
+def maker(like: Array) -> Make[Array]:
+    """Makes arrays of the dtype of another."""
+
+    def make(shape: tuple[int, ...]) -> tuple[Array, Buffer]:
+        made = np.empty(shape, like.dtype)
+        return made, buffer(made)
+
+    return make
 
 
 class Rounds:

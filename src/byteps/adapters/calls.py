@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from typing import TypeVar
+from dataclasses import dataclass, fields, replace
+from typing import Any, TypeVar
 
-from byteps.adapters.current import current
-from byteps.adapters.reductions import Average, Sum, checked_root, resolve_op, wire_name
+import msgspec
+
+from byteps.adapters.process_sets import ProcessSet, group_of
+from byteps.adapters.reductions import Average, Operator, Sum, checked_root, resolve_op
 from byteps.dtypes import DType, ReduceOp
 from byteps.session import Session
 from byteps.wire import TensorSpec
@@ -31,6 +33,8 @@ class Call:
         priority: Higher numbers are sent first.
         root: The one rank that contributes, for a broadcast.
         ephemeral: Whether the name is used only once.
+        members: The ranks that take part; all if empty.
+        context: What the tensor is part of, in words.
     """
 
     session: Session
@@ -40,6 +44,8 @@ class Call:
     priority: int = 0
     root: int = -1
     ephemeral: bool = False
+    members: tuple[int, ...] = ()
+    context: str = ""
 
     @property
     def sends(self) -> bool:
@@ -48,8 +54,8 @@ class Call:
 
     def spec(self, dtype: DType, shape: Sequence[int]) -> TensorSpec:
         """What this rank declares. Raises ValueError if the dtype has no average."""
-        scales, root, ephemeral = self.scales, self.root, self.ephemeral
-        return tensor_spec(self.name, dtype, shape, self.op, scales, root, ephemeral)
+        spec = tensor_spec(self.name, dtype, shape, self.op, self.scales, self.root, self.ephemeral)
+        return msgspec.structs.replace(spec, members=self.members, context=self.context)
 
     def of_gradient(self: CallT) -> CallT:
         """The round of the gradient, under a name of its own.
@@ -64,6 +70,11 @@ class Call:
             raise ValueError(f"{self.name}: {self.op.name.title()} has no gradient here: detach() its input")
         op = Average if self.op is ReduceOp.COPY else self.op
         return replace(self, name=f"{self.name}.gradient", op=op, root=-1)
+
+
+def fields_of(call: Call) -> dict[str, Any]:
+    """The attributes by name, to make a call of another class."""
+    return {field.name: getattr(call, field.name) for field in fields(call)}
 
 
 def tensor_spec(
@@ -88,12 +99,13 @@ def tensor_spec(
 def reduction_call(
     check: Check,
     average: bool | None,
-    op: ReduceOp | None,
+    op: Operator | None,
     name: str | None,
     *,
     priority: int | None = None,
     scales: tuple[float, float] = (1.0, 1.0),
     session: Session | None = None,
+    process_set: ProcessSet | None = None,
 ) -> Call:
     """Resolve the arguments of a push_pull. A wrong call takes no number from those of the unnamed tensors.
 
@@ -105,15 +117,33 @@ def reduction_call(
     check("push_pull" if name is None else repr(name), resolved)
     if priority is not None and not isinstance(priority, int):
         raise TypeError(f"priority= must be an integer or None, not {priority!r}")
-    session = current() if session is None else session
-    full_name, ephemeral = wire_name(session, "push_pull", name)
-    return Call(session, full_name, resolved, scales, priority or 0, ephemeral=ephemeral)
+    group = group_of(process_set, session)
+    full_name, ephemeral = group.name("push_pull", name)
+    return Call(
+        group.session,
+        full_name,
+        resolved,
+        scales,
+        priority or 0,
+        ephemeral=ephemeral,
+        members=group.members,
+    )
 
 
-def copy_call(check: Check, root_rank: int, name: str | None, session: Session | None = None) -> Call:
+def copy_call(
+    check: Check,
+    root_rank: int,
+    name: str | None,
+    session: Session | None = None,
+    process_set: ProcessSet | None = None,
+) -> Call:
     """Resolve the arguments of a broadcast. Errors are those of ``reduction_call``."""
     check("broadcast" if name is None else repr(name), ReduceOp.COPY)
-    session = current() if session is None else session
-    root = checked_root(session, root_rank)
-    full_name, ephemeral = wire_name(session, "broadcast", name)
-    return Call(session, full_name, ReduceOp.COPY, root=root, ephemeral=ephemeral)
+    group = group_of(process_set, session)
+    root = checked_root(group.session, root_rank)
+    if root not in group.ranks:
+        raise ValueError(f"root_rank={root} is not in the process set of ranks {list(group.ranks)}")
+    full_name, ephemeral = group.name("broadcast", name)
+    return Call(
+        group.session, full_name, ReduceOp.COPY, root=root, ephemeral=ephemeral, members=group.members
+    )

@@ -23,11 +23,13 @@ class ObjectExchange:
         session: Where to send.
         codec: Makes bytes of objects.
         allow_pickle: Send what msgpack cannot, and accept it; must be the same on all ranks.
+        members: The ranks that take part in a broadcast; all if empty.
     """
 
     session: Session
     codec: ObjectCodec
     allow_pickle: bool = False
+    members: tuple[int, ...] = ()
 
     def broadcast(self, value: object, root_rank: int, name: str | None) -> object:
         """Give every rank the root's object.
@@ -45,7 +47,10 @@ class ObjectExchange:
             ValueError: The root cannot send it, or ``root_rank`` is not a rank.
         """
         root = checked_root(self.session, root_rank)
-        label, _ = wire_name(self.session, "broadcast_object", name)
+        if self.members and root not in self.members:
+            raise ValueError(f"root_rank={root} is not in the process set of ranks {list(self.members)}")
+        scope = "".join(f"{rank}." for rank in self.members)
+        label, _ = wire_name(self.session, f"{scope}broadcast_object", name)
         if self.session.rank == root:
             payload, error = self._encode(value)
             self._copy(f"{label}.size", np.array([len(payload)], np.int64), root).wait()
@@ -102,7 +107,9 @@ class ObjectExchange:
     def _copy(self, name: str, data: NDArray[np.generic], root: int) -> Handle:
         """Start to broadcast an array: read on the root, written elsewhere."""
         dtype = DType.INT64 if data.dtype == np.int64 else DType.UINT8
-        spec = TensorSpec(name, dtype, data.shape, ReduceOp.COPY, root=root, ephemeral=True)
+        spec = TensorSpec(
+            name, dtype, data.shape, ReduceOp.COPY, root=root, ephemeral=True, members=self.members
+        )
         memory = buffer(data)
         sends = self.session.rank == root
         return self.session.submit(spec, memory if sends else None, None if sends else memory)

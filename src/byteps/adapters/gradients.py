@@ -11,7 +11,7 @@ from typing import Any, Final, TypeVar
 from byteps.adapters.calls import Call
 from byteps.adapters.compression import NoneCompressor
 from byteps.adapters.current import current, kept
-from byteps.adapters.reductions import Average, Sum, sequence_number
+from byteps.adapters.reductions import Average, Operator, Sum, sequence_number
 from byteps.dtypes import ReduceOp
 from byteps.session import Session
 
@@ -189,10 +189,11 @@ def gradient_reducer(
     return kind(rounds, compression, sparse_as_dense)
 
 
-def gradient_prefix(session: Session) -> str:
+def gradient_prefix(session: Session, process_set: int = 0) -> str:
     """Begins the names of one model's gradients: models may have parameters of the same name."""
-    number = sequence_number(session, "gradient")
-    return f"gradient[{number}]" if number else "gradient"
+    kind = f"set{process_set}.gradient" if process_set else "gradient"
+    number = sequence_number(session, kind)
+    return f"{kind}[{number}]" if number else kind
 
 
 def checked_passes(passes: Any) -> int:
@@ -202,7 +203,7 @@ def checked_passes(passes: Any) -> int:
     return int(passes)
 
 
-def gradient_scales(op: ReduceOp, predivide: float) -> tuple[float, float]:
+def gradient_scales(op: Operator, predivide: float) -> tuple[float, float]:
     """Factors for each contribution and for the result, from ``gradient_predivide_factor``.
 
     Raises:

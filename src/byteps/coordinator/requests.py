@@ -11,6 +11,7 @@ from byteps.coordinator.tensors import TensorTable
 from byteps.errors import ProtocolError
 from byteps.placement import Placer, Unplaced
 from byteps.wire import (
+    AllOutOfData,
     AskMissing,
     Barrier,
     Declare,
@@ -19,6 +20,7 @@ from byteps.wire import (
     Installed,
     Message,
     Missing,
+    OutOfData,
     Refuse,
 )
 
@@ -42,6 +44,7 @@ class Requests:
         self._declarations = Declarations(self._table)
         self._barriers = Barriers(size)
         self._inquiries = Inquiries(silence_s)
+        self._out_of_data: set[int] = set()
 
     @property
     def barrier_missing(self) -> list[int]:
@@ -69,6 +72,8 @@ class Requests:
                 return self._answered(rank, message)
             case Forward():
                 return self._forward(rank, message)
+            case OutOfData():
+                return self._joined(rank)
         raise ProtocolError(f"{type(message).__name__} is not for a worker to send")
 
     def from_server(self, number: int, message: Message) -> list[Outgoing]:
@@ -103,6 +108,16 @@ class Requests:
     def _answered(self, member: int, message: Missing) -> list[Outgoing]:
         answer = self._inquiries.answered(member, message)
         return [ToRank(*answer)] if answer else []
+
+    def _joined(self, rank: int) -> list[Outgoing]:
+        """A rank is out of data: the others tell it what they submit, until they are, too."""
+        if rank in self._out_of_data:
+            raise ProtocolError(f"rank {rank} is out of data already")
+        self._out_of_data.add(rank)
+        if len(self._out_of_data) < self._size:
+            return [ToRank(other, OutOfData(rank)) for other in range(self._size) if other != rank]
+        self._out_of_data.clear()
+        return [ToRank(other, AllOutOfData(rank)) for other in range(self._size)]
 
     def _forward(self, rank: int, message: Forward) -> list[Outgoing]:
         """Pass a message on to the rank that it is for, or to all others."""

@@ -1,6 +1,6 @@
 """byteps for TensorFlow 2: ``import byteps.tensorflow as bps``, or ``as hvd`` in scripts written for Horovod.
 
-``ops`` ``rounds``         single tensors, eagerly and in graphs
+``ops`` ``gathers`` ``rounds`` single tensors, eagerly and in graphs
 ``tape`` ``optimizer``     training; both stand on ``gradients``
 ``variables``              variables and objects that become the root's
 ``tensors`` ``compression`` tensors as arrays
@@ -22,6 +22,7 @@ from byteps.adapters.basics import (
 )
 from byteps.adapters.reductions import Average, Max, Min, Product, Sum
 from byteps.tensorflow.compression import Compression
+from byteps.tensorflow.gathers import allgather
 from byteps.tensorflow.ops import (
     allreduce,
     broadcast,
@@ -51,6 +52,7 @@ __all__ = [
     "Min",
     "Product",
     "Sum",
+    "allgather",
     "allgather_object",
     "allreduce",
     "barrier",

@@ -18,8 +18,9 @@ from typing import Any, Final
 import numpy as np
 import tensorflow as tf
 
-from byteps.adapters.arrays import Array, ArrayRound, Round, Rounds
+from byteps.adapters.arrays import Array, ArrayRound, GatherRound, Round, Rounds
 from byteps.adapters.calls import Call
+from byteps.adapters.process_sets import Group
 from byteps.adapters.rows import RowRound
 from byteps.dtypes import ReduceOp
 from byteps.tensorflow.tensors import array_of
@@ -34,23 +35,36 @@ class Item:
     Attributes:
         begin: Starts it, given the arrays of ``inputs``.
         inputs: What this rank contributes.
-        shapes: Static shapes of the results, whose dtypes are those of the inputs.
+        results: Dtypes and static shapes of the results.
     """
 
     begin: Callable[..., Round]
     inputs: Sequence[Any]
-    shapes: Sequence[Any]
+    results: Sequence[tuple[Any, Any]]
 
 
 def dense(call: Call, tensor: Any) -> Item:
     """A round of a dense tensor; its result is one tensor of the same static shape."""
-    return Item(partial(ArrayRound, call), [tensor], [tensor.shape])
+    return Item(partial(ArrayRound, call), [tensor], [(tensor.dtype, tensor.shape)])
 
 
 def sparse(call: Call, slices: Any) -> Item:
     """A round of ``IndexedSlices``; its results are values and indices, however many."""
-    shape = tf.TensorShape([None]).concatenate(slices.values.shape[1:])
-    return Item(partial(RowRound, call), [slices.values, slices.indices], [shape, tf.TensorShape([None])])
+    inputs = [slices.values, slices.indices]
+    return Item(partial(RowRound, call), inputs, [_rows_of(tensor) for tensor in inputs])
+
+
+def gathered(group: Group, named: tuple[str, bool], tensor: Any) -> Item:
+    """Rows of all ranks; the results are one tensor, and the number of rows from each rank (int64)."""
+
+    def begin(array: Array) -> GatherRound:
+        return GatherRound(group, named, [array])
+
+    return Item(begin, [tensor], [_rows_of(tensor), (tf.int64, tf.TensorShape([group.size]))])
+
+
+def _rows_of(tensor: Any) -> tuple[Any, Any]:
+    return tensor.dtype, tf.TensorShape([None]).concatenate(tensor.shape[1:])
 
 
 @tf.autograph.experimental.do_not_convert
@@ -92,9 +106,9 @@ def _start(rounds: Rounds, item: Item) -> Any:
 
 
 def _wait(rounds: Rounds, number: Any, item: Item) -> list[Any]:
-    dtypes = [tensor.dtype for tensor in item.inputs]
+    dtypes = [dtype for dtype, _ in item.results]
     found: list[Any] = list(tf.numpy_function(rounds.wait, [number], dtypes, name="byteps_wait"))
-    for result, shape in zip(found, item.shapes, strict=True):
+    for result, (_, shape) in zip(found, item.results, strict=True):
         result.set_shape(shape)
     return found
 

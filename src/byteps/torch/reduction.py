@@ -8,15 +8,17 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from byteps.adapters.calls import Call, reduction_call
-from byteps.dtypes import ReduceOp
+from byteps.adapters.calls import Call, fields_of, reduction_call
+from byteps.adapters.process_sets import ProcessSet
+from byteps.adapters.reductions import Operator
 from byteps.session import Session
 from byteps.torch.compression import Compression, Compressor
 from byteps.torch.differentiable import differentiable
-from byteps.torch.handles import TensorHandle
+from byteps.torch.handles import ResultHandle, TensorHandle
 from byteps.torch.sending import start
-from byteps.torch.tensors import spec_of
+from byteps.torch.tensors import element_type, spec_of
 from byteps.torch.transfers import Pending
+from byteps.wire import TensorSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +42,7 @@ class Reduction(Call):
                     tensor.copy_(self.compression.decompress(wire, context))
             return tensor
 
-        return TensorHandle(self.name, self._start(wire, wire), result)
+        return ResultHandle(self.name, self._start(wire, wire), result)
 
     def out_of_place(self, tensor: Tensor) -> TensorHandle:
         """Start to reduce a tensor whose result is to be a new one."""
@@ -48,27 +50,31 @@ class Reduction(Call):
             wire, context = self.compression.compress(tensor)
             output = torch.empty_like(wire, memory_format=torch.contiguous_format)
         pending = self._start(wire, output)
-        return TensorHandle(self.name, pending, lambda: self.compression.decompress(output, context))
+        return ResultHandle(self.name, pending, lambda: self.compression.decompress(output, context))
 
     def gradient(self, gradient: Tensor) -> Tensor:
         """The gradient of a push_pull is the push_pull of the gradient, with the same op and factors."""
         return differentiable(gradient, self.of_gradient())
 
+    def declaration(self, tensor: Tensor) -> TensorSpec:
+        """What to declare for a tensor as it travels."""
+        return self.spec(element_type(tensor, self.name), tensor.shape)
+
     def _start(self, tensor: Tensor, target: Tensor) -> Pending:
-        spec = spec_of(tensor, self.name, self.op, scales=self.scales, ephemeral=self.ephemeral)
-        return start(self.session, spec, tensor, target, self.priority)
+        return start(self.session, self.declaration(tensor), tensor, target, self.priority)
 
 
 def reduction_of(
     tensor: Tensor,
     average: bool | None,
-    op: ReduceOp | None,
+    op: Operator | None,
     name: str | None,
     *,
     priority: int | None = None,
     scales: tuple[float, float] = (1.0, 1.0),
     compression: type[Compressor] = Compression.none,
     session: Session | None = None,
+    process_set: ProcessSet | None = None,
 ) -> Reduction:
     """Resolve a call's arguments. A wrong call takes no number from those of the unnamed tensors.
 
@@ -77,5 +83,7 @@ def reduction_of(
         NotInitialized: There is no session.
     """
     check = partial(spec_of, tensor)
-    call = reduction_call(check, average, op, name, priority=priority, scales=scales, session=session)
-    return Reduction(call.session, call.name, call.op, scales, call.priority, -1, call.ephemeral, compression)
+    call = reduction_call(
+        check, average, op, name, priority=priority, scales=scales, session=session, process_set=process_set
+    )
+    return Reduction(**fields_of(call), compression=compression)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from byteps.wire.framing import Decoder, encode, limit_bytes
 from byteps.wire.messages import (
+    AllOutOfData,
     AskClock,
     AskMissing,
     Barrier,
@@ -26,6 +27,7 @@ from byteps.wire.messages import (
     Lost,
     Message,
     Missing,
+    OutOfData,
     Part,
     Placement,
     Refusal,
@@ -37,6 +39,7 @@ from byteps.wire.messages import (
 )
 
 __all__ = [
+    "AllOutOfData",
     "AskClock",
     "AskMissing",
     "Barrier",
@@ -60,6 +63,7 @@ __all__ = [
     "Lost",
     "Message",
     "Missing",
+    "OutOfData",
     "Part",
     "Placement",
     "Refusal",
