@@ -28,7 +28,7 @@ class DType(enum.IntEnum):
     @property
     def itemsize(self) -> int:
         """Bytes per element."""
-        return _ITEMSIZE[self]
+        return ITEM_BYTES[self]
 
     @property
     def is_floating(self) -> bool:
@@ -36,18 +36,8 @@ class DType(enum.IntEnum):
         return self <= DType.BFLOAT16
 
 
-_ITEMSIZE = {
-    DType.FLOAT64: 8,
-    DType.FLOAT32: 4,
-    DType.FLOAT16: 2,
-    DType.BFLOAT16: 2,
-    DType.INT8: 1,
-    DType.UINT8: 1,
-    DType.INT16: 2,
-    DType.INT32: 4,
-    DType.INT64: 8,
-    DType.BOOL: 1,
-}
+ITEM_BYTES = (8, 4, 2, 2, 1, 1, 2, 4, 8, 1)
+"""Bytes per element, by number of the dtype."""
 
 
 class ReduceOp(enum.IntEnum):

@@ -88,8 +88,14 @@ class Handle:
         Raises:
             PeerLost, PeerLeft, DeclarationError, SessionClosed, StallTimeout: why there will be none.
         """
+        if not self._transfer.poll():
+            self._block()
+        self._session.settle(self, self._transfer)
+        self._memory = None
+
+    def _block(self) -> None:
         trace = self._session.trace
-        waiting_since_ns = trace.now_ns() if trace.on and not self._transfer.poll() else 0
+        waiting_since_ns = trace.now_ns()
         config = self._session.config
         start_s = now_s = time.monotonic()
         warn_s = start_s + (config.stall_warning_s or math.inf)
@@ -101,10 +107,7 @@ class Handle:
                 raise StallTimeout(f"{text}; stall_timeout_s is {config.stall_timeout_s:g}")
             _log.warning(text)
             warn_s = now_s + config.stall_warning_s
-        if waiting_since_ns:
-            trace.span("waiting", self.name, waiting_since_ns)
-        self._session.settle(self, self._transfer)
-        self._memory = None
+        trace.span("waiting", self.name, waiting_since_ns)
 
 
 class Unfinished(Protocol):

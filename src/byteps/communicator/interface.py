@@ -107,8 +107,7 @@ class Communicator(Protocol):
 
 def check_sizes(spec: TensorSpec, source: Buffer | None, destination: Buffer | None) -> None:
     """Refuse memory that does not fit the declared tensor: native code would run over its end."""
+    nbytes = spec.nbytes
     for buffer in (source, destination):
-        if buffer is not None and buffer.nbytes != spec.nbytes:
-            raise BytePSError(
-                f"tensor {spec.name!r} has {spec.nbytes} bytes, but the buffer has {buffer.nbytes}"
-            )
+        if buffer is not None and buffer.nbytes != nbytes:
+            raise BytePSError(f"tensor {spec.name!r} has {nbytes} bytes, but the buffer has {buffer.nbytes}")

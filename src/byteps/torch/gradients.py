@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
 import torch
@@ -31,7 +32,7 @@ from byteps.torch.compiled import CompileWatch
 from byteps.torch.compression import BUILT_IN
 from byteps.torch.sending import Stagers, start
 from byteps.torch.slots import Exchange, Flight, Slot
-from byteps.torch.tensors import element_type
+from byteps.torch.tensors import ELEMENT_TYPES, element_type
 from byteps.torch.usage import Usage
 from byteps.wire import TensorSpec
 
@@ -180,7 +181,6 @@ class GradientReducer:
         flights.sort(key=lambda pair: pair[0].priority, reverse=True)
         return flights
 
-    @torch.no_grad()
     def receive(self, flight: Flight) -> None:
         """Wait until a flight's gradient is the reduced one.
 
@@ -189,7 +189,8 @@ class GradientReducer:
         """
         flight.pending.finish()
         if flight.wire is not flight.gradient:
-            flight.gradient.copy_(self._exchange.compression.decompress(flight.wire, flight.context))
+            with torch.no_grad():
+                flight.gradient.copy_(self._exchange.compression.decompress(flight.wire, flight.context))
 
     def _attach(self) -> None:
         """Hook what requires a gradient; for some parameters that may be so only since the last round."""
@@ -228,20 +229,24 @@ class GradientReducer:
         else:
             self.watch.begin()
 
-    @torch.no_grad()
     def _send(self, slot: Slot) -> None:
         gradient = slot.parameter.grad
         assert gradient is not None
-        if gradient.layout != torch.strided and self._exchange.sparse_as_dense:
-            gradient = slot.parameter.grad = gradient.to_dense()
-        element_type(gradient, f"gradient of {slot.name!r}")
-        self._submit(slot, gradient, contribute=True)
+        # Hooks run without gradient mode but for create_graph=True. Entering no_grad takes long for a hook.
+        with torch.no_grad() if torch.is_grad_enabled() else nullcontext():
+            if gradient.layout != torch.strided and self._exchange.sparse_as_dense:
+                gradient = slot.parameter.grad = gradient.to_dense()
+            self._submit(slot, gradient, contribute=True)
 
     def _submit(self, slot: Slot, gradient: Tensor, contribute: bool) -> None:
         trace = self._exchange.session.trace
         ready_ns = trace.now_ns()
+        spec = slot.spec
+        if spec is None or gradient.layout != torch.strided or gradient.dtype != slot.parameter.dtype:
+            element_type(gradient, f"gradient of {slot.name!r}")
         wire, context = self._exchange.compression.compress(gradient)
-        spec = self._exchange.spec(slot.name, wire.dtype, wire.shape)
+        if spec is None or spec.shape != wire.shape or spec.dtype != ELEMENT_TYPES[wire.dtype]:
+            spec = slot.spec = self._exchange.spec(slot.name, wire.dtype, wire.shape)
         trace.span("ready", spec.name, ready_ns)
         source = wire if contribute else None
         pending = start(self._exchange.session, spec, source, wire, slot.priority, self._stagers.of(wire))

@@ -76,8 +76,9 @@ def start(
         received = None
     elif received is not source:
         _check_writable(target, spec.name)
-    buffers = [None if tensor is None else buffer(tensor) for tensor in (sent, received)]
-    transfer = session.submit(spec, buffers[0], buffers[1], priority=priority)
+    outgoing = None if sent is None else buffer(sent)
+    incoming = outgoing if received is sent else None if received is None else buffer(received)
+    transfer = session.submit(spec, outgoing, incoming, priority=priority)
     return Pending(transfer, target, None if received is target else received)
 
 

@@ -50,7 +50,7 @@ class Exchange:
     members: tuple[int, ...] = ()
 
     def spec(self, name: str, dtype: torch.dtype, shape: Sequence[int]) -> TensorSpec:
-        """The declaration of a gradient as it is sent."""
+        """The declaration of a gradient as it is sent, in a dtype that servers can reduce."""
         full_name = f"{self.prefix}.{name}"
         return TensorSpec(
             full_name, ELEMENT_TYPES[dtype], tuple(shape), self.op, *self.scales, members=self.members
@@ -100,6 +100,7 @@ class Slot:
         used_version: Its version then.
         flight: The gradient in flight.
         unread: Whether the last step's update waits until the parameter is read (``crossing``).
+        spec: How its gradient was declared when it was sent last.
     """
 
     name: str
@@ -117,6 +118,7 @@ class Slot:
     used_version: int = 0
     flight: Flight | None = None
     unread: bool = False
+    spec: TensorSpec | None = None
 
     def mark_used(self) -> None:
         """A step has used the gradient: what another backward pass adds to it is not for the next step."""

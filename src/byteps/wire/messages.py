@@ -11,7 +11,7 @@ from typing import Annotated, Literal, TypeAlias
 import msgspec
 from msgspec import Meta
 
-from byteps.dtypes import DType, ReduceOp
+from byteps.dtypes import ITEM_BYTES, DType, ReduceOp
 
 Count: TypeAlias = Annotated[int, Meta(ge=0, lt=2**62)]
 Number: TypeAlias = Annotated[int, Meta(ge=0, lt=2**31)]
@@ -57,7 +57,7 @@ class TensorSpec(msgspec.Struct, frozen=True, array_like=True):
     @property
     def nbytes(self) -> int:
         """Size in bytes."""
-        return self.length * DType(self.dtype).itemsize
+        return self.length * ITEM_BYTES[self.dtype]
 
     def describe(self) -> str:
         """Dtype, shape and operator as error messages show them: ``float32[3, 4] Average``."""
