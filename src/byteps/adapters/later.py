@@ -128,7 +128,7 @@ def begin_all(
     raise failure
 
 
-def wait_all(handles: Sequence[Handle]) -> None:
+def wait_all(handles: Sequence[Waits]) -> None:
     """Wait for all rounds, also for those after one that failed; raises the first failure."""
     failure: Exception | None = None
     for handle in handles:

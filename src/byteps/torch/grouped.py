@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from byteps.adapters.blocks import describe
-from byteps.adapters.later import begin_all
+from byteps.adapters.later import begin_all, wait_all
 from byteps.adapters.reductions import Average, Sum, resolve_op
 from byteps.dtypes import ReduceOp
 from byteps.torch.arguments import Scaling, scaled
@@ -65,7 +65,7 @@ class _Together:
 
 
 class _All:
-    """Over when all handles are; they are waited for where their results are made."""
+    """Over when all handles are, also if the first has failed: their names are free afterwards."""
 
     def __init__(self, handles: Sequence[ResultHandle[Tensor]]) -> None:
         self._handles = handles
@@ -74,7 +74,7 @@ class _All:
         return all(handle.poll() for handle in self._handles)
 
     def wait(self) -> None:
-        pass
+        wait_all(self._handles)
 
 
 def grouped_allreduce(
