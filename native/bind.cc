@@ -136,16 +136,18 @@ void declare(byteps::Worker& worker, uint32_t tensor, const std::vector<PartTupl
 }
 
 using PartitionTuple = std::tuple<uint32_t, uint32_t, uint64_t>;  // index, lane, bytes
-using TensorTuple = std::tuple<uint32_t, int, int, double, double, std::vector<PartitionTuple>>;
+using TensorTuple =
+    std::tuple<uint32_t, int, int, double, double, std::vector<PartitionTuple>, std::vector<uint32_t>>;
 
 void install(byteps::Server& server, const std::vector<TensorTuple>& tensors) {
   std::vector<byteps::TensorSpec> specs;
-  for (const auto& [id, dtype, op, prescale, postscale, partitions] : tensors) {
+  for (const auto& [id, dtype, op, prescale, postscale, partitions, members] : tensors) {
     byteps::TensorSpec spec;
     spec.id = id;
     spec.arithmetic = {checked_enum<byteps::DType>(dtype, byteps::kDTypes, "dtype"),
                        checked_enum<byteps::Op>(op, byteps::kOps, "operation"), prescale, postscale};
     for (const auto& [index, lane, bytes] : partitions) spec.partitions.push_back({index, lane, bytes});
+    spec.members = members;
     specs.push_back(std::move(spec));
   }
   nb::gil_scoped_release release;

@@ -56,6 +56,11 @@ void Server::on_each_lane(const std::function<void(ServerLane&)>& task) {
 
 void Server::install(const std::vector<TensorSpec>& tensors) {
   for (const TensorSpec& tensor : tensors) {
+    for (const uint32_t rank : tensor.members) {
+      if (rank >= workers_)
+        throw std::invalid_argument("tensor " + std::to_string(tensor.id) + " is for rank " +
+                                    std::to_string(rank) + ", which there is not");
+    }
     const size_t element = wire_size(tensor.arithmetic.dtype);
     for (const auto& [index, lane, bytes] : tensor.partitions) {
       if (lane < lanes_.size() && bytes > 0 && bytes <= UINT32_MAX && bytes % element == 0) continue;

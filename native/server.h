@@ -22,6 +22,7 @@ struct TensorSpec {
   uint32_t id = 0;
   Arithmetic arithmetic;
   std::vector<PartitionSpec> partitions;  // those of this server
+  std::vector<uint32_t> members = {};     // ranks that contribute and get the result; empty: all
 };
 
 class ServerLane;
@@ -47,7 +48,7 @@ class Server {
 
   // Both return once every lane knows, so that no frame can be earlier than its declaration. Throws
   // std::invalid_argument for a partition that cannot be: of no or broken elements, 4 GiB and more, or on no
-  // lane.
+  // lane, and for a member that is no rank.
   void install(const std::vector<TensorSpec>& tensors);
   void retire(const std::vector<uint32_t>& tensors);
 

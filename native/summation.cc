@@ -29,7 +29,8 @@ size_t Sum::pieces(size_t offset, size_t length, std::span<iovec> out) const {
   return count;
 }
 
-Round::Round(const Arithmetic& arithmetic, size_t bytes, uint32_t workers, bool deterministic)
+Round::Round(const Arithmetic& arithmetic, size_t bytes, uint32_t workers, bool deterministic,
+             const std::vector<bool>& members)
     : arithmetic_(arithmetic),
       bytes_(bytes),
       direct_(accumulates_in_place(arithmetic.dtype, arithmetic.op)),
@@ -38,12 +39,17 @@ Round::Round(const Arithmetic& arithmetic, size_t bytes, uint32_t workers, bool 
       cells_((bytes + kCellBytes - 1) / kCellBytes),
       contributors_(workers),
       have_(workers * cells_.size()),
-      incomplete_(workers) {
+      contributing_(members.empty()
+                        ? workers
+                        : static_cast<uint32_t>(std::count(members.begin(), members.end(), true))),
+      incomplete_(contributing_) {
   // The last cell may be shorter than the stride; a small tensor should not cost a whole cell.
   const size_t widening = stride_ / kCellBytes;
   sum_ = make_buffer((cells_.size() - 1) * stride_ + cell_bytes(cells_.size() - 1) * widening);
-  for (Contributor& contributor : contributors_)
-    contributor.cells_left = static_cast<uint32_t>(cells_.size());
+  for (uint32_t rank = 0; rank < workers; ++rank) {
+    if (members.empty() || members[rank])
+      contributors_[rank].cells_left = static_cast<uint32_t>(cells_.size());
+  }
 }
 
 std::span<std::byte> Round::destination(uint32_t rank, size_t offset, std::span<std::byte> scratch) {
@@ -126,7 +132,7 @@ void Round::add_in_rank_order() {
 
 Sum Round::result() {
   if (deterministic_) add_in_rank_order();
-  const uint32_t divisor = arithmetic_.op == Op::average ? static_cast<uint32_t>(contributors_.size()) : 1;
+  const uint32_t divisor = arithmetic_.op == Op::average ? contributing_ : 1;
   const bool as_is = direct_ && divisor == 1 && (arithmetic_.postscale == 1.0 || arithmetic_.op == Op::copy);
   for (size_t index = 0; index < cells_.size(); ++index) {
     if (cells_[index].empty) {

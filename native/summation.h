@@ -47,7 +47,9 @@ struct Sum {
 
 class Round {
  public:
-  Round(const Arithmetic& arithmetic, size_t bytes, uint32_t workers, bool deterministic);
+  // `members`: by rank, who contributes; nobody else may. Empty: all do.
+  Round(const Arithmetic& arithmetic, size_t bytes, uint32_t workers, bool deterministic,
+        const std::vector<bool>& members = {});
 
   // Where byte `offset` of rank's contribution goes, up to the end of its cell. `scratch` is the caller's
   // cell-sized buffer, used when the bytes cannot go into the sum directly.
@@ -92,6 +94,7 @@ class Round {
   std::vector<Cell> cells_;
   std::vector<Contributor> contributors_;
   std::vector<bool> have_;  // (rank, cell): anything may arrive again and is ignored then
+  uint32_t contributing_;   // how many contribute
   uint32_t incomplete_;     // contributors that are not complete
 };
 

@@ -44,6 +44,7 @@ class ServerRun {
   struct Part {
     uint32_t tensor, index;
     uint64_t bytes;
+    bool for_first_only;
   };
   struct Progress {
     uint32_t round = 1;
@@ -55,9 +56,12 @@ class ServerRun {
     const Arithmetic arithmetic{static_cast<DType>(script_.below(kDTypes)),
                                 static_cast<Op>(script_.below(kOps)), kScales[script_.below(6)],
                                 kScales[script_.below(6)]};
+    // Some are not for all ranks: what the others push ends their connections.
+    std::vector<uint32_t> members;
+    if (tensor == 2 && script_.one_in(4)) members.push_back(0);
     for (uint32_t index = 0; index < sizes.size(); ++index) {
-      lane_.install({tensor, arithmetic, {}}, {index, 0, sizes[index]});
-      parts_.push_back({tensor, index, sizes[index]});
+      lane_.install({tensor, arithmetic, {}, members}, {index, 0, sizes[index]});
+      parts_.push_back({tensor, index, sizes[index], !members.empty()});
     }
   }
 
@@ -76,7 +80,7 @@ class ServerRun {
     Script::mend(header);
     if (!again) progress.offset = header.length > 0 ? header.offset + header.length : part.bytes;
     if (how % 16 == 4) script_.disturb(header);
-    wire.correct = wire.correct && how % 16 != 4;
+    wire.correct = wire.correct && how % 16 != 4 && !(part.for_first_only && rank > 0);
     wire.feed(script_, header);
   }
 
@@ -115,6 +119,7 @@ class ServerRun {
     });
     CHECK(part != parts_.end() && header.offset + uint64_t{header.length} <= part->bytes);
     CHECK(header.rank == rank || header.type == FrameType::failed);
+    CHECK(!part->for_first_only || rank == 0);
     // Every rank gets the same sum, also who reads it when the server is rounds ahead.
     const std::array<uint32_t, 5> chunk{header.tensor, header.partition, header.round, header.offset,
                                         header.length};

@@ -53,9 +53,10 @@ class Job {
   }
 
   // Partition i goes to server i, then lane i, each in turn.
-  void declare(uint32_t tensor, uint64_t bytes, uint64_t partition_bytes, const Arithmetic& arithmetic = {}) {
+  void declare(uint32_t tensor, uint64_t bytes, uint64_t partition_bytes, const Arithmetic& arithmetic = {},
+               const std::vector<uint32_t>& members = {}) {
     std::vector<PartRef> parts;
-    std::vector<TensorSpec> specs(shape_.servers, TensorSpec{tensor, arithmetic, {}});
+    std::vector<TensorSpec> specs(shape_.servers, TensorSpec{tensor, arithmetic, {}, members});
     for (uint64_t offset = 0; offset < bytes; offset += partition_bytes) {
       const auto index = static_cast<uint32_t>(parts.size());
       const uint32_t server = (index + tensor) % shape_.servers, lane = index / shape_.servers % shape_.lanes;

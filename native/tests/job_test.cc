@@ -1,12 +1,12 @@
 // Native test of worker.h and server.h: real workers and servers over every kind of link.
+#include "job.h"
+
 #include <sys/wait.h>
 
 #include <numeric>
 #include <random>
 #include <stdexcept>
 #include <thread>
-
-#include "job.h"
 
 namespace {
 
@@ -135,6 +135,19 @@ void check_departure(LinkMaker make) {
   }
 }
 
+// A tensor of some ranks waits for those alone, and nobody else may push to it.
+void check_members(LinkMaker make) {
+  Job job({3, 2, 1, make});
+  job.declare(1, kLargeBytes, kPartitionBytes, {DType::f32, Op::average}, {0, 2});
+  Memory first(kLargeBytes, 1), third(kLargeBytes, 5), stranger(kLargeBytes);
+  for (auto& server : job.servers) server->depart(1);
+  for (int round = 0; round < 2; ++round) {
+    const auto one = first.submit(*job.workers[0], 1), two = third.submit(*job.workers[2], 1);
+    CHECK(outcome(*one) == Status::ok && outcome(*two) == Status::ok && first.holds(3) && third.holds(3));
+  }
+  CHECK(outcome(*stranger.submit(*job.workers[1], 1)) == Status::link_lost);
+}
+
 void check_retraction() {
   Job job({2, 2, 2});
   job.declare(1, kLargeBytes, kPartitionBytes);
@@ -258,6 +271,7 @@ void check_misuse() {
                                     PartitionSpec{0, 0, uint64_t{1} << 32}}) {
     CHECK(throws<std::invalid_argument>([&] { install(part); }));
   }
+  CHECK(throws<std::invalid_argument>([&] { server.install({{1, {}, {{0, 0, 4}}, {1}}}); }));
   CHECK(throws<std::out_of_range>([&] { server.add_link(1, 0, inproc_links().first); }));
   CHECK(throws<std::out_of_range>([&] { server.depart(1); }));
   Worker worker({0, 1, {}, 1});
@@ -311,6 +325,7 @@ int main() {
     check();
   for (const LinkMaker make : {LinkMaker{tcp_links}, LinkMaker{inproc_links}}) {
     check_departure(make);
+    check_members(make);
     check_destruction_in_any_order(make);
     check_fork(make);
     for (int i = 0; i < 5; ++i) {

@@ -7,6 +7,7 @@ the built-in classes keep working. All others are ``RuntimeError``.
 from __future__ import annotations
 
 import errno
+from collections.abc import Iterable
 
 NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 """Errors of a file that can grow no further for now."""
@@ -28,7 +29,15 @@ class NotInitialized(BytePSError, ValueError):
 
 
 class DeclarationError(BytePSError, ValueError):
-    """A tensor's name, shape, dtype or op does not match what this or another rank declared."""
+    """A tensor's name, shape, dtype or op does not match what this or another rank declared.
+
+    Attributes:
+        tensors: Names of those that were refused, where several were declared together.
+    """
+
+    def __init__(self, message: str, tensors: Iterable[str] = ()) -> None:
+        super().__init__(message)
+        self.tensors = frozenset(tensors)
 
 
 class DuplicateNameError(BytePSError, ValueError):

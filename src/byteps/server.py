@@ -108,7 +108,7 @@ class Server:
             for installed in message.tensors:
                 self._trace.name_tensor(installed.id, installed.name)
             self.native.install(
-                [(t.id, t.dtype, t.op, t.prescale, t.postscale, t.parts) for t in message.tensors]
+                [(t.id, t.dtype, t.op, t.prescale, t.postscale, t.parts, t.members) for t in message.tensors]
             )
             self.control.notify(Installed(message.request))
         elif isinstance(message, AskMissing):

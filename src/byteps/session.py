@@ -19,6 +19,7 @@ from byteps.communicator import (
     LINK_LOST,
     OK,
     RETRACTED,
+    Absence,
     Buffer,
     Communicator,
     Transfer,
@@ -123,7 +124,10 @@ class Session:
     Attributes:
         rank, size: this worker's number and the number of workers.
         local_rank, local_size: the same on this node.
+        cross_rank, cross_size: the same among the ranks with this local rank, over the nodes.
+        homogeneous: whether all nodes have equally many workers.
         servers: the number of servers.
+        process_sets: ranks of each process set by its number, all ranks first; None: removed.
         config: the settings in force.
         trace: records the timeline, if one is asked for.
         unfinished: who may have rounds to finish before this worker leaves.
@@ -143,10 +147,15 @@ class Session:
         self.size = welcome.size
         self.local_rank = welcome.local_rank
         self.local_size = welcome.local_size
+        self.cross_rank = welcome.cross_rank
+        self.cross_size = welcome.cross_size
+        self.homogeneous = welcome.homogeneous
         self.servers = len(welcome.servers)
+        self.process_sets: list[tuple[int, ...] | None] = [tuple(range(welcome.size))]
         self.communicator = communicator
         self.trace = trace or Trace()
         self._control = control
+        self._absence = None if control is None else Absence(control)
         self._lock = threading.Lock()
         self._in_flight: dict[str, Handle] = {}
         self._unnamed: Counter[str] = Counter()
@@ -194,6 +203,8 @@ class Session:
                     f"tensor {spec.name!r} is still in flight on rank {self.rank}; wait for its handle "
                     f"(synchronize) first, or use another name"
                 )
+            if self._absence is not None:
+                self._absence.note(spec)
             transfer = self.communicator.submit(spec, source, destination, priority)
             handle = Handle(self, spec, transfer, (source, destination))
             self._in_flight[spec.name] = handle
@@ -205,6 +216,25 @@ class Session:
             number = self._unnamed[kind]
             self._unnamed[kind] += 1
         return f"{kind}.noname.{number}"
+
+    def skip_names(self, kind: str, number: int) -> None:
+        """Unnamed tensors of this kind are numbered from ``number``, or later."""
+        with self._lock:
+            self._unnamed[kind] = max(self._unnamed[kind], number)
+
+    def join(self) -> int:
+        """Say that this rank has no more data: it takes part in the others' rounds with nothing to add.
+
+        Returns:
+            Once all ranks have joined: the rank that was last.
+
+        Raises:
+            PeerLeft: a rank has shut down and will not join.
+            PeerLost: a member died.
+        """
+        self._finish_rounds()
+        self._check_open()
+        return self.rank if self._absence is None else self._absence.stand_in(self, self._unnamed)
 
     def barrier(self) -> None:
         """Wait until every rank has come here.
@@ -289,6 +319,8 @@ class Session:
             raise self._error(handle, transfer)
         if current and handle.spec.ephemeral and not self._closed:
             self.communicator.finished(handle.spec)
+            if self._absence is not None:
+                self._absence.forget(handle.spec)
 
     def describe_stall(self, handle: Handle, round_number: int, waited_s: float) -> str:
         """What a round has waited for. Called by the handle."""
@@ -316,7 +348,7 @@ class Session:
             self.communicator.retract(message)
         elif isinstance(message, Lost):
             self.fail(message.reason)
-        else:
+        elif self._absence is None or not self._absence.notice(message):
             if isinstance(message, Departed):
                 _log.debug("rank %d has left", message.rank)
             self.communicator.notice(message)
@@ -327,6 +359,8 @@ class Session:
             self._failure = reason
         self._failed.set()
         self.communicator.fail()
+        if self._absence is not None:
+            self._absence.fail(reason)
         if self._control is not None:
             self._control.fail(reason)
 

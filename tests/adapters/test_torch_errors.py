@@ -209,4 +209,4 @@ def test_init_takes_the_arguments_of_old_scripts() -> None:
     finally:
         bps.shutdown()
     with pytest.raises(ValueError, match="process_sets="):
-        bps.init(process_sets=[[0]])
+        bps.init(process_sets=[[0]])  # type: ignore[list-item]

@@ -9,7 +9,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import byteps.keras.callbacks
 import byteps.scheduler
+import byteps.tensorflow
+import byteps.tensorflow.keras.callbacks
 import byteps.torch
 import byteps.torch.parallel
 
@@ -48,7 +51,16 @@ def _cpu_seconds(*command: str) -> float:
 
 
 def test_public_names_are_the_listed_ones() -> None:
-    modules = (byteps.scheduler, byteps.torch, byteps.torch.parallel)
+    modules = (
+        byteps.keras,
+        byteps.keras.callbacks,
+        byteps.scheduler,
+        byteps.tensorflow,
+        byteps.tensorflow.keras,
+        byteps.tensorflow.keras.callbacks,
+        byteps.torch,
+        byteps.torch.parallel,
+    )
     found = sorted(f"{module.__name__}.{name}" for module in modules for name in module.__all__)
     listed = NAMES_FILE.read_text(encoding="utf-8").split()
     changed = [f"+ {name}" for name in found if name not in listed]

@@ -52,14 +52,14 @@ class Job:
             start_new_session=True,
         )
 
-    def finish(self) -> tuple[int, str, str]:
+    def finish(self, timeout_s: float = TIMEOUT_S) -> tuple[int, str, str]:
         """Wait for the command; its exit code, stdout and stderr."""
         try:
-            output, errors = self.popen.communicate(timeout=TIMEOUT_S)
+            output, errors = self.popen.communicate(timeout=timeout_s)
         except subprocess.TimeoutExpired:
             self.kill()
             output, errors = self.popen.communicate()
-            raise AssertionError(f"still running after {TIMEOUT_S} s:\n{output}\n{errors}") from None
+            raise AssertionError(f"still running after {timeout_s} s:\n{output}\n{errors}") from None
         return self.popen.returncode, output, errors
 
     def offspring(self) -> list[int]:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import re
 import sys
 
+import pytest
+
 from tests.house.tree import ROOT
 
-from .jobs import Job
+from .jobs import Job, run_byteps
 
 
 def test_an_urgent_file_cuts_in() -> None:
@@ -19,3 +21,15 @@ def test_an_urgent_file_cuts_in() -> None:
     assert urgent_ms["fifo"] == all_ms["fifo"]
     assert urgent_ms["priority"] < 0.3 * urgent_ms["fifo"]
     assert all_ms["priority"] < 1.5 * all_ms["fifo"]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(110)
+@pytest.mark.parametrize("example", ["mnist_tensorflow.py", "mnist_keras.py"])
+def test_a_cnn_learns_mnist_on_two_workers(example: str) -> None:
+    script = str(ROOT / "examples" / example)
+    job = run_byteps("run", "-np", "2", "--servers", "2", sys.executable, script, "--epochs", "3")
+    code, output, errors = job.finish(100.0)
+    assert code == 0, errors
+    found = re.findall(r"held-out accuracy: ([\d.]+) %", output)
+    assert float(found[-1]) >= 93.0, output

@@ -45,6 +45,8 @@ EXAMPLES: list[wire.Message] = [
     wire.Proceed(4),
     wire.Measured(4, [0.25, 0.5], True, [9], 1e8, 5e-5),
     wire.Forward("order", b"\x00\xff", -1, 0),
+    wire.OutOfData(2),
+    wire.AllOutOfData(1),
 ]
 TYPE_NUMBERS = {kind: number for number, kind in enumerate(get_args(wire.Message), 1)}
 

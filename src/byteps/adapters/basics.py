@@ -2,7 +2,59 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import NoReturn
+
 from byteps.adapters import current
+from byteps.adapters.process_sets import ProcessSet, group_of, wait_for_members
+from byteps.communicator import Meeting
+from byteps.config import Config
+from byteps.errors import ConfigError
+from byteps.session import Session
+
+
+def init(*, comm: object = None, process_sets: object = None, **settings: object) -> None:
+    """Join the job. Does nothing if this process has joined already.
+
+    Start the job by ``byteps run``, or set a coordinator; a process that is told of none is alone.
+
+    Args:
+        comm, process_sets: Accepted for Horovod scripts, which may pass ``None``: all ranks take part.
+        settings: Fields of ``byteps.config.Config`` by name, for example ``partition_bytes=1 << 20``. What is
+            not given comes from the environment, ``byteps.toml`` or the defaults.
+
+    Raises:
+        ConfigError: A setting cannot work; torchrun and ``communicator = allreduce`` need ``byteps.torch``.
+        JoinError: The job refused this process, or was not complete in time.
+        HandshakeError: The coordinator belongs to another job, or tokens differ.
+        ValueError: ``comm`` or ``process_sets`` is given.
+    """
+    check_all_ranks(comm, process_sets)
+    current.init(_no_torchrun, _no_engine, **settings)
+
+
+def _no_torchrun(config: Config) -> tuple[Config, Callable[[], None]]:
+    if config.size > 1:
+        raise ConfigError(
+            "under torchrun only byteps.torch finds the job by itself: start it by `byteps run -np N`, or "
+            "set BYTEPS_COORDINATOR to the coordinator's host:port"
+        )
+    return config, lambda: None
+
+
+def _no_engine(meeting: Meeting) -> NoReturn:
+    raise ConfigError(
+        "communicator = allreduce works on torch.distributed and needs byteps.torch: start servers instead "
+        "(byteps run --servers N)"
+    )
+
+
+def check_all_ranks(comm: object, process_sets: object) -> None:
+    """Raise ValueError if ``init()`` is to choose ranks."""
+    if comm is not None or process_sets is not None:
+        raise ValueError(
+            "init() cannot choose ranks by comm= or process_sets=; start only those that take part"
+        )
 
 
 def shutdown() -> None:
@@ -51,14 +103,69 @@ def local_size() -> int:
     return current.current().local_size
 
 
-def barrier() -> None:
+def cross_rank() -> int:
+    """This node's place among the nodes that have a process of this local rank, from 0.
+
+    Raises:
+        NotInitialized: ``init()`` has not been called.
+    """
+    return current.current().cross_rank
+
+
+def cross_size() -> int:
+    """How many nodes have a process of this local rank.
+
+    Raises:
+        NotInitialized: ``init()`` has not been called.
+    """
+    return current.current().cross_size
+
+
+def is_homogeneous() -> bool:
+    """Whether all nodes have equally many training processes.
+
+    Raises:
+        NotInitialized: ``init()`` has not been called.
+    """
+    return current.current().homogeneous
+
+
+def barrier(process_set: ProcessSet | None = None) -> None:
     """Wait until every rank has called this.
+
+    Args:
+        process_set: The ranks to wait for; all if not given.
 
     Raises:
         NotInitialized: ``init()`` has not been called.
         PeerLost: A member of the job died.
     """
-    current.current().barrier()
+    group = group_of(process_set, None)
+    if group.members:
+        wait_for_members(group)
+    else:
+        group.session.barrier()
+
+
+def join(device: int = -1, *, session: Session | None = None) -> int:
+    """Say that this rank has no more data, for example because others have more batches.
+
+    Until all ranks have called this, this rank takes part in what the others do with nothing to add: zeros in
+    sums and averages (which still divide by the number of all ranks), no rows in ``allgather``. It can be no
+    root of a broadcast. All handles of this rank must have been waited for.
+
+    Args:
+        device: Accepted for Horovod scripts; means nothing.
+        session: The session of ``init()`` if not given.
+
+    Returns:
+        The rank that was last.
+
+    Raises:
+        NotInitialized: ``init()`` has not been called.
+        PeerLeft: A rank has shut down without joining.
+    """
+    return (current.current() if session is None else session).join()
 
 
 def get_pushpull_speed() -> tuple[int, float]:

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from byteps.adapters.arrays import buffer
 from byteps.adapters.objects import ObjectCodec
 from byteps.adapters.reductions import checked_root, wire_name
 from byteps.dtypes import DType, ReduceOp
-from byteps.session import Buffer, Handle, Session
+from byteps.session import Handle, Session
 from byteps.wire import TensorSpec
 
 
@@ -22,11 +23,13 @@ class ObjectExchange:
         session: Where to send.
         codec: Makes bytes of objects.
         allow_pickle: Send what msgpack cannot, and accept it; must be the same on all ranks.
+        members: The ranks that take part in a broadcast; all if empty.
     """
 
     session: Session
     codec: ObjectCodec
     allow_pickle: bool = False
+    members: tuple[int, ...] = ()
 
     def broadcast(self, value: object, root_rank: int, name: str | None) -> object:
         """Give every rank the root's object.
@@ -44,7 +47,10 @@ class ObjectExchange:
             ValueError: The root cannot send it, or ``root_rank`` is not a rank.
         """
         root = checked_root(self.session, root_rank)
-        label, _ = wire_name(self.session, "broadcast_object", name)
+        if self.members and root not in self.members:
+            raise ValueError(f"root_rank={root} is not in the process set of ranks {list(self.members)}")
+        scope = "".join(f"{rank}." for rank in self.members)
+        label, _ = wire_name(self.session, f"{scope}broadcast_object", name)
         if self.session.rank == root:
             payload, error = self._encode(value)
             self._copy(f"{label}.size", np.array([len(payload)], np.int64), root).wait()
@@ -101,18 +107,16 @@ class ObjectExchange:
     def _copy(self, name: str, data: NDArray[np.generic], root: int) -> Handle:
         """Start to broadcast an array: read on the root, written elsewhere."""
         dtype = DType.INT64 if data.dtype == np.int64 else DType.UINT8
-        spec = TensorSpec(name, dtype, data.shape, ReduceOp.COPY, root=root, ephemeral=True)
-        buffer = _buffer(data)
+        spec = TensorSpec(
+            name, dtype, data.shape, ReduceOp.COPY, root=root, ephemeral=True, members=self.members
+        )
+        memory = buffer(data)
         sends = self.session.rank == root
-        return self.session.submit(spec, buffer if sends else None, None if sends else buffer)
+        return self.session.submit(spec, memory if sends else None, None if sends else memory)
 
     def _gather_sizes(self, name: str, own: int) -> NDArray[np.int64]:
         sizes = np.zeros(self.session.size, np.int64)
         sizes[self.session.rank] = own
         spec = TensorSpec(name, DType.INT64, sizes.shape, ReduceOp.SUM, ephemeral=True)
-        self.session.submit(spec, _buffer(sizes), _buffer(sizes)).wait()
+        self.session.submit(spec, buffer(sizes), buffer(sizes)).wait()
         return sizes
-
-
-def _buffer(data: NDArray[np.generic]) -> Buffer:
-    return Buffer(data.ctypes.data, data.nbytes, data)

@@ -2,21 +2,32 @@
 
 from __future__ import annotations
 
+import enum
 import operator
-from typing import Final
+from typing import Final, TypeAlias
 
 from byteps.dtypes import ReduceOp
 from byteps.session import Session
+
+
+class Combination(enum.IntEnum):
+    """Operators that are made of several rounds. Numbered apart from ``ReduceOp``."""
+
+    ADASUM = 100
+
 
 Average: Final = ReduceOp.AVERAGE
 Sum: Final = ReduceOp.SUM
 Min: Final = ReduceOp.MIN
 Max: Final = ReduceOp.MAX
 Product: Final = ReduceOp.PRODUCT
+Adasum: Final = Combination.ADASUM
 REDUCTIONS: Final = (Average, Sum, Min, Max, Product)
+Operator: TypeAlias = ReduceOp | Combination
+"""What ``op=`` may be where Adasum is among the choices."""
 
 
-def resolve_op(average: bool | None, op: ReduceOp | None) -> ReduceOp:
+def resolve_op(average: bool | None, op: Operator | None) -> ReduceOp:
     """The operator that ``average=`` and ``op=`` mean together; with neither it is ``Average``.
 
     Raises:

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+from byteps.communicator.absence import Absence
 from byteps.communicator.all_reduce import AllReduce
 from byteps.communicator.alone import Alone
 from byteps.communicator.board import Board
@@ -30,6 +31,7 @@ __all__ = [
     "LINK_LOST",
     "OK",
     "RETRACTED",
+    "Absence",
     "AllReduce",
     "Alone",
     "Board",

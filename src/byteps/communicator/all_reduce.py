@@ -17,7 +17,7 @@ from functools import partial
 
 import msgspec
 
-from byteps.communicator.all_reduce_forms import form_of
+from byteps.communicator.all_reduce_forms import check_for_all, form_of
 from byteps.communicator.all_reduce_leader import Leader, Piece
 from byteps.communicator.all_reduce_numbers import Numbers
 from byteps.communicator.all_reduce_rounds import Batch, Entry, Round
@@ -72,6 +72,8 @@ class AllReduce:
         trace: Is told the names of tensors, and when their collectives began and ended.
     """
 
+    serves_subsets = False
+
     def __init__(
         self,
         control: ControlClient,
@@ -125,17 +127,23 @@ class AllReduce:
 
     def declare(self, specs: Sequence[TensorSpec]) -> None:
         """See ``Communicator.declare``."""
+        check_for_all(specs)
         self._names.declare(specs)
 
     def submit(
         self, spec: TensorSpec, source: Buffer | None, destination: Buffer | None, priority: int
     ) -> Round:
         """See ``Communicator.submit``."""
+        check_for_all([spec])
         return self._names.begin(spec, partial(self._begin, memory=(source, destination), priority=priority))
 
     def finished(self, spec: TensorSpec) -> None:
         """See ``Communicator.finished``."""
         self._names.finished(spec)
+
+    def refuse(self, spec: TensorSpec, message: str) -> None:
+        """See ``Communicator.refuse``."""
+        self._names.refuse(spec, message)
 
     def explain(self, name: str) -> str:
         """See ``Communicator.explain``."""

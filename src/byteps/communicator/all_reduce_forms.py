@@ -8,7 +8,7 @@ rank contributed, so that ranks with nothing to add do not count.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final
@@ -19,6 +19,7 @@ import numpy.typing as npt
 from byteps import _native
 from byteps.communicator.collectives import Collective
 from byteps.dtypes import DType, ReduceOp
+from byteps.errors import DeclarationError
 from byteps.wire import TensorSpec
 
 Array = npt.NDArray[Any]
@@ -120,6 +121,21 @@ class Form:
         if self.dtype is DType.BFLOAT16:
             return _bfloat_bits(values.astype(np.float32))
         return values.astype(CONTAINERS[self.dtype])
+
+
+def check_for_all(specs: Sequence[TensorSpec]) -> None:
+    """Refuse tensors of some ranks: a collective needs all.
+
+    Raises:
+        DeclarationError: Naming the tensor.
+    """
+    for spec in specs:
+        if spec.members:
+            raise DeclarationError(
+                f"tensor {spec.name!r} is for ranks {list(spec.members)} alone, but with communicator = "
+                "allreduce all ranks take part in every collective; process sets need servers "
+                "(communicator = parameter-server)"
+            )
 
 
 def form_of(spec: TensorSpec, size: int, reducible: Collection[DType]) -> Form:

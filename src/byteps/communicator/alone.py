@@ -27,6 +27,8 @@ class _Done:
 class Alone:
     """Rounds of a job with one worker: the result is the scaled contribution."""
 
+    serves_subsets = True
+
     def __init__(self) -> None:
         self._specs: dict[str, TensorSpec] = {}
 
@@ -55,6 +57,9 @@ class Alone:
     def finished(self, spec: TensorSpec) -> None:
         """See ``Communicator.finished``."""
         self._specs.pop(spec.name, None)
+
+    def refuse(self, spec: TensorSpec, message: str) -> None:
+        """See ``Communicator.refuse``. There is nobody to refuse anything to."""
 
     def explain(self, name: str) -> str:
         """See ``Communicator.explain``."""

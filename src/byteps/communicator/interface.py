@@ -55,7 +55,13 @@ class Transfer(Protocol):
 
 
 class Communicator(Protocol):
-    """Carries out rounds. All methods may be called from any thread."""
+    """Carries out rounds. All methods may be called from any thread.
+
+    Attributes:
+        serves_subsets: Whether a tensor may have members, so that the other ranks take no part in it.
+    """
+
+    serves_subsets: bool
 
     def declare(self, specs: Sequence[TensorSpec]) -> None:
         """Make the tensors known, in one message. Raises DeclarationError naming what differs."""
@@ -67,6 +73,9 @@ class Communicator(Protocol):
 
     def finished(self, spec: TensorSpec) -> None:
         """This rank is done with an ephemeral tensor."""
+
+    def refuse(self, spec: TensorSpec, message: str) -> None:
+        """This rank cannot take part in a tensor's next round: it fails on all ranks with this message."""
 
     def explain(self, name: str) -> str:
         """Why the tensor cannot be used any more."""

@@ -79,9 +79,12 @@ class Names(Generic[TransferT]):
     def declare(self, specs: Sequence[TensorSpec]) -> None:
         """See ``Communicator.declare``."""
         with self._lock:
-            new = [spec for spec in specs if not self._known(spec)]
+            refused: dict[str, str] = {}
+            new = [spec for spec in specs if not self._is_usable(spec, refused)]
             if new:
-                self._declare(new)
+                self._declare(new, refused)
+            if refused:
+                raise DeclarationError("; ".join(refused.values()), refused)
 
     def begin(self, spec: TensorSpec, begin: Callable[[int], TransferT]) -> TransferT:
         """Begin a round of a tensor, declaring it first if need be.
@@ -95,7 +98,7 @@ class Names(Generic[TransferT]):
         """
         with self._lock:
             if not self._known(spec):
-                self._declare([spec])
+                self._declare_one(spec)
             tensor = self._tensors[spec.name]
             if self._changes is not None:
                 self._go_over(tensor, self._changes.begin(tensor.id, spec))
@@ -120,6 +123,21 @@ class Names(Generic[TransferT]):
             self._finished.append(tensor.id)
             if len(self._finished) >= _FINISHED_BATCH:
                 self._tell_finished()
+
+    def refuse(self, spec: TensorSpec, message: str) -> None:
+        """See ``Communicator.refuse``.
+
+        Raises:
+            DeclarationError: Always, with the message.
+        """
+        with self._lock:
+            tensor = self._tensors.get(spec.name)
+            if tensor is not None:
+                raise self._refuse(tensor, message)
+            generation = self._declared.get(spec.name, 0)
+            self._declared[spec.name] = generation + 1
+            self._control.notify(Refuse(spec.name, generation, message))
+            raise DeclarationError(message)
 
     def explain(self, name: str) -> str:
         """See ``Communicator.explain``."""
@@ -173,9 +191,13 @@ class Names(Generic[TransferT]):
             f"tensor {spec.name!r}: rank {self._rank} declared {tensor.spec.describe()} and now uses "
             f"{spec.describe()}; use another name for another shape, dtype or op"
         )
-        self.retract(Retract(tensor.id, spec.name, message))
-        self._control.notify(Refuse(spec.name, tensor.generation, message))
-        raise self._give_up(tensor)
+        raise self._refuse(tensor, message)
+
+    def _refuse(self, tensor: _Tensor, message: str) -> DeclarationError:
+        """Fail a tensor on all ranks; returns the error for this one."""
+        self.retract(Retract(tensor.id, tensor.spec.name, message))
+        self._control.notify(Refuse(tensor.spec.name, tensor.generation, message))
+        return self._give_up(tensor)
 
     def _give_up(self, tensor: _Tensor) -> DeclarationError:
         """Forget a withdrawn tensor, so that its name is free again; returns why it was withdrawn."""
@@ -186,22 +208,34 @@ class Names(Generic[TransferT]):
         with self._gate:
             return DeclarationError(self._withdrawn.pop(tensor.id))
 
-    def _declare(self, specs: Sequence[TensorSpec]) -> None:
+    def _is_usable(self, spec: TensorSpec, refused: dict[str, str]) -> bool:
+        """Whether the tensor need not be declared any more; why, if it cannot be, goes to ``refused``."""
+        try:
+            return self._known(spec)
+        except DeclarationError as error:
+            refused[spec.name] = str(error)
+            return True
+
+    def _declare_one(self, spec: TensorSpec) -> None:
+        refused: dict[str, str] = {}
+        self._declare([spec], refused)
+        if refused:
+            raise DeclarationError(refused[spec.name])
+
+    def _declare(self, specs: Sequence[TensorSpec], refused: dict[str, str]) -> None:
+        """Declare tensors; why those are refused that are, by name, goes to ``refused``."""
         if self._finished:
             self._tell_finished()
         generations = [self._declared.get(spec.name, 0) for spec in specs]
         for spec, generation in zip(specs, generations, strict=True):
             self._declared[spec.name] = generation + 1
         answer = self._control.call(Declared, lambda request: Declare(request, list(specs), generations))
-        refused = []
         for spec, entry in zip(specs, answer.tensors, strict=True):
             if isinstance(entry, Refusal):
-                refused.append(entry.message)
+                refused[spec.name] = entry.message
             else:
                 self._plane.install(spec, entry)
                 self._tensors[spec.name] = _Tensor(spec, entry.id, entry.generation)
-        if refused:
-            raise DeclarationError("; ".join(refused))
 
     def _tell_finished(self) -> None:
         ids, self._finished = self._finished, []

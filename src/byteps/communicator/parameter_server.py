@@ -71,6 +71,8 @@ class ParameterServer:
         trace: is told the names of tensors.
     """
 
+    serves_subsets = True
+
     def __init__(
         self,
         control: ControlClient,
@@ -99,6 +101,10 @@ class ParameterServer:
     def finished(self, spec: TensorSpec) -> None:
         """See ``Communicator.finished``."""
         self._names.finished(spec)
+
+    def refuse(self, spec: TensorSpec, message: str) -> None:
+        """See ``Communicator.refuse``."""
+        self._names.refuse(spec, message)
 
     def explain(self, name: str) -> str:
         """See ``Communicator.explain``."""

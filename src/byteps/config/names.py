@@ -135,7 +135,7 @@ IGNORED_NAMES: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("use `stall_warning_s` = 0", ("HOROVOD_STALL_CHECK_DISABLE",)),
     ("use `peer_timeout_s`", ("HOROVOD_GLOO_TIMEOUT_SECONDS",)),
     ("membership is fixed", ("HOROVOD_ELASTIC*",)),
-    ("there are no process sets", ("HOROVOD_DYNAMIC_PROCESS_SETS",)),
+    ("process sets can always be added", ("HOROVOD_DYNAMIC_PROCESS_SETS",)),
     ("there is no such mode", ("HOROVOD_ENABLE_*",)),
 )
 """What to know or do instead, and the patterns of names of other tools that have no meaning here."""

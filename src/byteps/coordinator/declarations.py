@@ -185,4 +185,6 @@ def _entry(tensor: Tensor, server: int) -> InstalledTensor:
     parts = [
         (index, part.lane, part.nbytes) for index, part in enumerate(tensor.parts) if part.server == server
     ]
-    return InstalledTensor(tensor.id, spec.dtype, spec.op, spec.prescale, spec.postscale, parts, spec.name)
+    return InstalledTensor(
+        tensor.id, spec.dtype, spec.op, spec.prescale, spec.postscale, parts, spec.name, list(spec.members)
+    )

@@ -168,13 +168,17 @@ class Membership:
             raise JoinError(f"{new} cannot join: the job has all of its {seats} {new.join.role}s already")
 
     def _greeting(self, one: Member, group: Sequence[Member], addresses: list[ServerAddress]) -> Welcome:
-        neighbours = [other.number for other in group if other.join.node == one.join.node]
-        given = one.join.local_rank
+        local_rank, local_size = _local(one, group)
+        others = [_local(other, group) for other in group]
+        across = [other.number for other, (rank, _) in zip(group, others, strict=True) if rank == local_rank]
         return Welcome(
             rank=one.number,
             size=self.size,
-            local_rank=given if given >= 0 else neighbours.index(one.number),
-            local_size=one.join.local_size or len(neighbours),
+            local_rank=local_rank,
+            local_size=local_size,
+            cross_rank=sorted(across).index(one.number),
+            cross_size=len(across),
+            homogeneous=len({size for _, size in others}) == 1,
             epoch=FIRST_EPOCH,
             servers=addresses,
             settings=self.settings,
@@ -185,6 +189,14 @@ class Membership:
         if -1 in numbers or not self.size or not numbers:
             return _missing_count("worker", len(self.workers), self.size)
         return name_ranks([rank for rank in range(self.size) if rank not in numbers])
+
+
+def _local(one: Member, group: Sequence[Member]) -> tuple[int, int]:
+    """A member's number on its node, and how many of the group are there."""
+    neighbours = [other.number for other in group if other.join.node == one.join.node]
+    given = one.join.local_rank
+    rank = given if given >= 0 else neighbours.index(one.number)
+    return rank, one.join.local_size or len(neighbours)
 
 
 @dataclass(slots=True)

@@ -15,6 +15,7 @@ from byteps.errors import ProtocolError
 from byteps.placement import Placer, Unplaced
 from byteps.wire import (
     Agreed,
+    AllOutOfData,
     AskMissing,
     Barrier,
     Declare,
@@ -24,6 +25,7 @@ from byteps.wire import (
     Measured,
     Message,
     Missing,
+    OutOfData,
     Refuse,
     Taken,
     TuningSettings,
@@ -58,6 +60,7 @@ class Requests:
         self._inquiries = Inquiries(silence_s)
         self._retuning: Retuning | None = None
         self._tuning: Tuning | None = None
+        self._out_of_data: set[int] = set()
 
     def tune(self, settings: TuningSettings, servers: int, folder: Path, defer: Defer) -> None:
         """Search for better settings while training goes on. See ``Tuning``."""
@@ -100,6 +103,8 @@ class Requests:
                 return self._retuning.agreed(rank, message)
             case Taken() if self._retuning is not None:
                 return self._retuning.taken(rank, message)
+            case OutOfData():
+                return self._joined(rank)
         raise ProtocolError(f"{type(message).__name__} is not for a worker to send")
 
     def from_server(self, number: int, message: Message) -> list[Outgoing]:
@@ -135,6 +140,16 @@ class Requests:
     def _answered(self, member: int, message: Missing) -> list[Outgoing]:
         answer = self._inquiries.answered(member, message)
         return [ToRank(*answer)] if answer else []
+
+    def _joined(self, rank: int) -> list[Outgoing]:
+        """A rank is out of data: the others tell it what they submit, until they are, too."""
+        if rank in self._out_of_data:
+            raise ProtocolError(f"rank {rank} is out of data already")
+        self._out_of_data.add(rank)
+        if len(self._out_of_data) < self._size:
+            return [ToRank(other, OutOfData(rank)) for other in range(self._size) if other != rank]
+        self._out_of_data.clear()
+        return [ToRank(other, AllOutOfData(rank)) for other in range(self._size)]
 
     def _forward(self, rank: int, message: Forward) -> list[Outgoing]:
         """Pass a message on to the rank that it is for, or to all others."""

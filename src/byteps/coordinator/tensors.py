@@ -15,7 +15,7 @@ LARGEST_TENSOR_BYTES = 2**40
 LARGEST_BATCH_PARTS = 2**22
 """A declaration's answer stays under the limit of its message even when cut into this many partitions."""
 
-_MUST_MATCH: Final = ("dtype", "shape", "op", "prescale", "postscale", "root")
+_MUST_MATCH: Final = ("dtype", "shape", "op", "prescale", "postscale", "root", "members", "context")
 
 
 @dataclass(slots=True, eq=False)
@@ -188,7 +188,7 @@ class TensorTable:
         done = []
         for tensor in filter(None, map(self._by_id.get, ids)):
             tensor.finished.add(rank)
-            if tensor.finished >= self._ranks:
+            if tensor.finished >= self._users(tensor):
                 done.append(self._drop(tensor))
         return done
 
@@ -200,7 +200,7 @@ class TensorTable:
         return [
             self._drop(one)
             for one in list(self._by_id.values())
-            if one.finished and one.finished >= self._ranks
+            if one.finished and one.finished >= self._users(one)
         ]
 
     def _checked_keys(self, rank: int, message: Declare) -> list[tuple[str, int]]:
@@ -259,8 +259,16 @@ class TensorTable:
 
     def _forget_if_done(self, tensor: Tensor) -> None:
         """A failed tensor is remembered until every rank has been told."""
-        if tensor.failure and tensor.seen >= self._ranks:
+        if tensor.failure and tensor.seen >= self._users(tensor):
             self._remove(tensor)
+
+    def _users(self, tensor: Tensor) -> set[int]:
+        """The ranks that take part in a tensor and have not left."""
+        return (
+            self._ranks.intersection(tensor.spec.members)
+            if tensor.spec and tensor.spec.members
+            else self._ranks
+        )
 
     def _drop(self, tensor: Tensor) -> tuple[int, set[int]]:
         del self._by_id[tensor.id]

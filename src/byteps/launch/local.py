@@ -13,6 +13,7 @@ from byteps.children import ChildRole, as_environment
 from byteps.config import Config, child_environment, format_address
 from byteps.diagnostics import count
 from byteps.errors import ConfigError, remedy
+from byteps.launch.horovodrun import add_horovodrun, as_horovod, settings_of
 from byteps.launch.settings import IDENTITY, add_settings, given, resolve_given
 from byteps.launch.supervisor import ROLE_GRACE_S, Supervisor
 from byteps.network import loopback
@@ -37,6 +38,7 @@ class Job:
         servers: how many.
         settings: settings for all processes, by field name.
         config: the settings as the launcher itself resolved them.
+        as_horovod: whether workers find byteps under the name of Horovod.
     """
 
     title: str
@@ -45,6 +47,7 @@ class Job:
     servers: int
     settings: Mapping[str, object]
     config: Config
+    as_horovod: bool = False
 
 
 def add_run(parser: argparse.ArgumentParser) -> None:
@@ -65,7 +68,17 @@ def add_run(parser: argparse.ArgumentParser) -> None:
         "  CUDA_VISIBLE_DEVICES=0,1 byteps run -np 2 python train.py    (the script chooses by local_rank())"
     )
     parser.add_argument(
-        "-np", "--np", dest="workers", type=_positive, required=True, metavar="N", help="number of workers"
+        *("-np", "--np", "--num-proc"),
+        dest="workers",
+        type=_positive,
+        required=True,
+        metavar="N",
+        help="number of workers",
+    )
+    parser.add_argument(
+        "--as-horovod",
+        action="store_true",
+        help="`import horovod` finds byteps, in an unchanged script",
     )
     parser.add_argument(
         "--servers",
@@ -75,6 +88,7 @@ def add_run(parser: argparse.ArgumentParser) -> None:
         "--communicator allreduce)",
     )
     add_settings(parser, without=IDENTITY)
+    add_horovodrun(parser)
     parser.add_argument("program", nargs=argparse.REMAINDER, help="the training program and its arguments")
     parser.set_defaults(run=_run)
 
@@ -112,15 +126,17 @@ def _positive(text: str) -> int:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    resolved = resolve_given(arguments)
-    _check_extra_servers(resolved.config, given(arguments))
+    settings = {**settings_of(arguments), **given(arguments)}
+    resolved = resolve_given(arguments, **settings)
+    _check_extra_servers(resolved.config, settings)
     job = Job(
         title="byteps run",
         command=program(arguments.program, "byteps run -np 2 python train.py"),
         workers=arguments.workers,
         servers=_servers(arguments.servers, arguments.workers, resolved.config),
-        settings=given(arguments),
+        settings=settings,
         config=resolved.config,
+        as_horovod=arguments.as_horovod,
     )
     return launch(job)
 
@@ -173,6 +189,8 @@ def launch(job: Job) -> int:
             {**shared, **worker_environment(rank, job.workers, rank, job.workers)}
             for rank in range(job.workers)
         ]
+        if job.as_horovod:
+            environments = [as_horovod(environment) for environment in environments]
         code = run_workers(supervisor, job.command, environments, chatty=job.config.log_level in _CHATTY)
     for role in roles:
         role.wait()

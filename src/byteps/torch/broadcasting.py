@@ -2,46 +2,37 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
 
-from byteps.adapters.current import current
-from byteps.adapters.reductions import checked_root, wire_name
+from byteps.adapters.calls import Call, copy_call, fields_of
+from byteps.adapters.process_sets import ProcessSet
 from byteps.dtypes import ReduceOp
 from byteps.session import Session
 from byteps.torch.differentiable import differentiable
-from byteps.torch.handles import TensorHandle
+from byteps.torch.handles import ResultHandle, TensorHandle
 from byteps.torch.reduction import Reduction
 from byteps.torch.sending import start
-from byteps.torch.tensors import spec_of
+from byteps.torch.tensors import element_type, spec_of
 from byteps.wire import TensorSpec
 
 
-@dataclass(frozen=True, slots=True)
-class Copy:
+class Copy(Call):
     """A broadcast with its arguments resolved."""
 
-    session: Session
-    name: str
-    root: int
-    ephemeral: bool
+    __slots__ = ()
 
-    @property
-    def sends(self) -> bool:
-        """Whether this rank is the root."""
-        return self.session.rank == self.root
-
-    def spec(self, tensor: Tensor) -> TensorSpec:
+    def declaration(self, tensor: Tensor) -> TensorSpec:
         """What to declare for a tensor."""
-        return spec_of(tensor, self.name, ReduceOp.COPY, root=self.root, ephemeral=self.ephemeral)
+        return self.spec(element_type(tensor, self.name), tensor.shape)
 
     def in_place(self, tensor: Tensor) -> TensorHandle:
         """Send the tensor from the root, overwrite it elsewhere."""
         source, target = (tensor, None) if self.sends else (None, tensor)
-        pending = start(self.session, self.spec(tensor), source, target)
-        return TensorHandle(self.name, pending, lambda: tensor)
+        pending = start(self.session, self.declaration(tensor), source, target)
+        return ResultHandle(self.name, pending, lambda: tensor)
 
     def out_of_place(self, tensor: Tensor) -> TensorHandle:
         """The same into a new tensor."""
@@ -55,22 +46,31 @@ class Copy:
     def gradient(self, gradient: Tensor) -> Tensor:
         """The root's gradient is the average of all ranks' gradients; elsewhere it is zero."""
         name = f"{self.name}.gradient"
-        average = Reduction(self.session, name, ReduceOp.AVERAGE, ephemeral=self.ephemeral)
+        average = Reduction(
+            self.session, name, ReduceOp.AVERAGE, ephemeral=self.ephemeral, members=self.members
+        )
         averaged = differentiable(gradient, average)
         return averaged if self.sends else torch.zeros_like(averaged)
 
 
-def copy_of(tensor: Tensor, root_rank: int, name: str | None, session: Session | None) -> Copy:
+def copy_of(
+    tensor: Tensor,
+    root_rank: int,
+    name: str | None,
+    session: Session | None,
+    process_set: ProcessSet | None = None,
+) -> Copy:
     """Resolve a call's arguments. A wrong call takes no number from those of the unnamed tensors."""
-    spec_of(tensor, "broadcast" if name is None else repr(name), ReduceOp.COPY)
-    session = current() if session is None else session
-    root = checked_root(session, root_rank)
-    full_name, ephemeral = wire_name(session, "broadcast", name)
-    return Copy(session, full_name, root, ephemeral)
+    return Copy(**fields_of(copy_call(partial(spec_of, tensor), root_rank, name, session, process_set)))
 
 
 def broadcast(
-    tensor: Tensor, root_rank: int, name: str | None = None, *, session: Session | None = None
+    tensor: Tensor,
+    root_rank: int,
+    name: str | None = None,
+    process_set: ProcessSet | None = None,
+    *,
+    session: Session | None = None,
 ) -> Tensor:
     """Return the root's tensor as a new tensor that gradients flow through.
 
@@ -80,27 +80,43 @@ def broadcast(
         tensor: As for ``push_pull``, bool included; the same shape and dtype on all ranks.
         root_rank: The rank whose values all get.
         name: Identifies the tensor across ranks; by the order of calls if not given.
+        process_set: The ranks that take part; all if not given. ``root_rank`` is a global rank all the same.
         session: The session of ``init()`` if not given.
     """
-    return differentiable(tensor, copy_of(tensor, root_rank, name, session))
+    return differentiable(tensor, copy_of(tensor, root_rank, name, session, process_set))
 
 
 def broadcast_async(
-    tensor: Tensor, root_rank: int, name: str | None = None, *, session: Session | None = None
+    tensor: Tensor,
+    root_rank: int,
+    name: str | None = None,
+    process_set: ProcessSet | None = None,
+    *,
+    session: Session | None = None,
 ) -> TensorHandle:
     """Start ``broadcast``; ``synchronize`` returns the new tensor. ``tensor`` must not change until then."""
-    return copy_of(tensor, root_rank, name, session).out_of_place(tensor)
+    return copy_of(tensor, root_rank, name, session, process_set).out_of_place(tensor)
 
 
 def broadcast_(
-    tensor: Tensor, root_rank: int, name: str | None = None, *, session: Session | None = None
+    tensor: Tensor,
+    root_rank: int,
+    name: str | None = None,
+    process_set: ProcessSet | None = None,
+    *,
+    session: Session | None = None,
 ) -> Tensor:
     """Overwrite a tensor with the root's and return it."""
-    return copy_of(tensor, root_rank, name, session).in_place(tensor).synchronize()
+    return copy_of(tensor, root_rank, name, session, process_set).in_place(tensor).synchronize()
 
 
 def broadcast_async_(
-    tensor: Tensor, root_rank: int, name: str | None = None, *, session: Session | None = None
+    tensor: Tensor,
+    root_rank: int,
+    name: str | None = None,
+    process_set: ProcessSet | None = None,
+    *,
+    session: Session | None = None,
 ) -> TensorHandle:
     """Start ``broadcast_``. The tensor must be left alone until ``synchronize``, which returns it."""
-    return copy_of(tensor, root_rank, name, session).in_place(tensor)
+    return copy_of(tensor, root_rank, name, session, process_set).in_place(tensor)

@@ -22,9 +22,9 @@ from torch.nn import Module
 from torch.utils.weak import WeakIdKeyDictionary
 
 from byteps.adapters.current import current, kept
+from byteps.adapters.gradients import gradient_prefix
 from byteps.adapters.reductions import Average
 from byteps.session import Session
-from byteps.torch.optimizer import gradient_prefix
 from byteps.torch.sending import Stagers, start
 from byteps.torch.tensors import spec_of
 from byteps.torch.transfers import Pending

@@ -1,7 +1,4 @@
-"""Compression of gradients for the wire: none, or a cast of floating-point tensors to 16 bits.
-
-A user's own class with the same two static methods may be passed wherever one of these may.
-"""
+"""Compression of gradients for the wire, of torch tensors: see ``adapters.compression``."""
 
 from __future__ import annotations
 
@@ -9,6 +6,8 @@ from typing import Any, Protocol
 
 import torch
 from torch import Tensor
+
+from byteps.adapters.compression import Narrowing, NoneCompressor
 
 
 class Compressor(Protocol):
@@ -25,35 +24,16 @@ class Compressor(Protocol):
         ...
 
 
-class NoneCompressor:
-    """Sends tensors as they are."""
+class _Narrowing(Narrowing):
+    @staticmethod
+    def is_wide(tensor: Tensor) -> bool:
+        """See ``Narrowing``."""
+        return tensor.dtype.is_floating_point and tensor.dtype.itemsize > 2
 
     @staticmethod
-    def compress(tensor: Tensor) -> tuple[Tensor, None]:
-        """The tensor itself."""
-        return tensor, None
-
-    @staticmethod
-    def decompress(tensor: Tensor, ctx: None) -> Tensor:
-        """The tensor itself."""
-        return tensor
-
-
-class _Narrowing:
-    """Casts what is floating-point and wider than 16 bits."""
-
-    dtype: torch.dtype
-
-    @classmethod
-    def compress(cls, tensor: Tensor) -> tuple[Tensor, torch.dtype]:
-        """The tensor in 16 bits if it is float32 or float64; the context is the dtype it had."""
-        narrows = tensor.dtype.is_floating_point and tensor.dtype.itemsize > cls.dtype.itemsize
-        return tensor.to(cls.dtype) if narrows else tensor, tensor.dtype
-
-    @staticmethod
-    def decompress(tensor: Tensor, ctx: torch.dtype) -> Tensor:
-        """The tensor in the dtype it had."""
-        return tensor.to(ctx)
+    def cast(tensor: Tensor, dtype: torch.dtype) -> Tensor:
+        """See ``Narrowing``."""
+        return tensor.to(dtype)
 
 
 class FP16Compressor(_Narrowing):

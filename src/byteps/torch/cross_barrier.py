@@ -155,24 +155,15 @@ def CrossBarrier(  # noqa: N802  (the name that scripts use)
         raise TypeError(f"optimizer: expected a torch.optim.Optimizer, got {type(optimizer).__name__}")
     if isinstance(optimizer, CrossingOptimizer):
         raise ValueError("this optimizer crosses the barrier already: wrap each optimizer once")
+    how = (compression, backward_passes_per_step, op, gradient_predivide_factor)
     if isinstance(optimizer, SynchronizedOptimizer):
         check_viewable(optimizer._plain)
-        _check_unchanged(
-            compression, backward_passes_per_step, op, gradient_predivide_factor, sparse_as_dense
-        )
-    else:
-        check_viewable(optimizer)
-        optimizer = DistributedOptimizer(
-            optimizer,
-            _names(model, optimizer) if named_parameters is None else named_parameters,
-            compression,
-            backward_passes_per_step,
-            op,
-            gradient_predivide_factor,
-            sparse_as_dense=sparse_as_dense,
-            session=session,
-        )
-    return _crossing(model, optimizer)
+        _check_unchanged(*how, sparse_as_dense)
+        return _crossing(model, optimizer)
+    check_viewable(optimizer)
+    names = _names(model, optimizer) if named_parameters is None else named_parameters
+    wrapped = DistributedOptimizer(optimizer, names, *how, sparse_as_dense=sparse_as_dense, session=session)
+    return _crossing(model, wrapped)
 
 
 def _check_unchanged(*given: object) -> None:

@@ -13,6 +13,7 @@ from torch.nn import Module
 from byteps.adapters.current import current
 from byteps.adapters.exchange import ObjectExchange
 from byteps.adapters.objects import ObjectCodec
+from byteps.adapters.process_sets import ProcessSet, group_of
 from byteps.session import Session
 from byteps.torch.broadcasting import Copy, copy_of
 from byteps.torch.objects import INLINE_TENSORS
@@ -54,7 +55,7 @@ def broadcast_all(copies: Iterable[tuple[Copy, Tensor]]) -> None:
     once = [(replace(copy, ephemeral=True), tensor) for copy, tensor in copies]
     if not once:
         return
-    once[0][0].session.declare([copy.spec(tensor) for copy, tensor in once])
+    once[0][0].session.declare([copy.declaration(tensor) for copy, tensor in once])
     handles = [copy.in_place(tensor) for copy, tensor in once]
     for handle in handles:
         handle.synchronize()
@@ -84,6 +85,7 @@ def broadcast_object(
     obj: object,
     root_rank: int = 0,
     name: str | None = None,
+    process_set: ProcessSet | None = None,
     *,
     allow_pickle: bool = False,
     session: Session | None = None,
@@ -96,6 +98,7 @@ def broadcast_object(
             Only the root's counts.
         root_rank: The rank that sends.
         name: Identifies the call across ranks; by the order of calls if not given.
+        process_set: The ranks that take part; all if not given. ``root_rank`` is a global rank all the same.
         allow_pickle: Send the object pickled; the same on all ranks. Unpickling runs what the root says.
         session: The session of ``init()`` if not given.
 
@@ -104,7 +107,9 @@ def broadcast_object(
         ValueError: The root is no rank, or pickled without ``allow_pickle`` here.
         NotInitialized: ``init()`` has not been called.
     """
-    return _exchange(session, allow_pickle).broadcast(obj, root_rank, name)
+    group = group_of(process_set, session)
+    exchange = replace(_exchange(group.session, allow_pickle), members=group.members)
+    return exchange.broadcast(obj, root_rank, name)
 
 
 def allgather_object(

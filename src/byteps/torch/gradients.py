@@ -67,7 +67,7 @@ class GradientReducer:
         self._passes = passes
         self._slots: list[Slot] = []
         self._stagers = Stagers()
-        self._usage = Usage(exchange.session, exchange.prefix)
+        self._usage = Usage(exchange.session, exchange.prefix, exchange.members)
         self.watch = CompileWatch()
         self._firings = 0
         self._ordered = False

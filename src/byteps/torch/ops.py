@@ -19,9 +19,11 @@ from typing import ParamSpec, TypeVar
 from torch import Tensor
 
 from byteps.adapters.current import current
-from byteps.adapters.reductions import resolve_op
+from byteps.adapters.process_sets import ProcessSet
+from byteps.adapters.reductions import Adasum, Operator, resolve_op
 from byteps.dtypes import ReduceOp
 from byteps.session import Session
+from byteps.torch.adasum import combining_of
 from byteps.torch.compression import Compression, Compressor
 from byteps.torch.differentiable import differentiable
 from byteps.torch.handles import TensorHandle, synchronize
@@ -68,14 +70,20 @@ def _allreduce_arguments(
     tensor: Tensor,
     average: bool | None = None,
     name: str | None = None,
-    op: ReduceOp | None = None,
+    op: Operator | None = None,
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
+    process_set: ProcessSet | None = None,
     *,
     session: Session | None = None,
 ) -> tuple[Reduction, Tensor]:
     scales = (float(prescale_factor), float(postscale_factor))
-    return reduction_of(tensor, average, op, name, scales=scales, session=session), tensor
+    if op == Adasum:
+        return combining_of(tensor, name, scales, session, process_set), tensor
+    reduction = reduction_of(
+        tensor, average, op, name, scales=scales, session=session, process_set=process_set
+    )
+    return reduction, tensor
 
 
 @_takes(_push_pull_arguments)
@@ -118,9 +126,10 @@ def allreduce(
     average: bool | None = None,
     name: str | None = None,
     compression: type[Compressor] = Compression.none,
-    op: ReduceOp | None = None,
+    op: Operator | None = None,
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
+    process_set: ProcessSet | None = None,
     *,
     session: Session | None = None,
 ) -> Tensor:
@@ -131,15 +140,25 @@ def allreduce(
         average: Old way to say ``op=Average`` (True) or ``op=Sum`` (False).
         name: Identifies the tensor across ranks; by the order of calls if not given.
         compression: One of ``Compression``, or a class like them.
-        op: ``Average`` (the default), ``Sum``, ``Min``, ``Max`` or ``Product``. Gradients flow through the
-            first two.
+        op: ``Average`` (the default), ``Sum``, ``Min``, ``Max``, ``Product`` or ``Adasum``. Gradients flow
+            through the first two.
         prescale_factor: Applied to each contribution before the reduction.
         postscale_factor: Applied to the result.
+        process_set: The ranks that take part; all if not given.
         session: The session of ``init()`` if not given.
     """
     scales = (float(prescale_factor), float(postscale_factor))
+    if op == Adasum:
+        return differentiable(tensor, combining_of(tensor, name, scales, session, process_set))
     reduction = reduction_of(
-        tensor, average, op, name, scales=scales, compression=compression, session=session
+        tensor,
+        average,
+        op,
+        name,
+        scales=scales,
+        compression=compression,
+        session=session,
+        process_set=process_set,
     )
     return differentiable(tensor, reduction)
 

@@ -17,10 +17,12 @@ from torch import Tensor
 from torch.optim import LBFGS, Optimizer
 
 from byteps.adapters.current import current
+from byteps.adapters.gradients import check_foreign, checked_passes, gradient_prefix, gradient_scales
 from byteps.adapters.parameters import named_parameters_of
-from byteps.adapters.reductions import Average, Sum, sequence_number
-from byteps.dtypes import ReduceOp
+from byteps.adapters.process_sets import ProcessSet, group_of
+from byteps.adapters.reductions import Adasum, Average, Combination, Operator, Sum
 from byteps.session import Session
+from byteps.torch.adasum import adasum_optimizer
 from byteps.torch.compression import Compression, Compressor
 from byteps.torch.gradients import GradientReducer
 from byteps.torch.slots import Exchange
@@ -143,7 +145,7 @@ class SynchronizedOptimizer(Optimizer):
         Raises:
             ValueError: It is not a positive integer.
         """
-        self._passes = _checked_passes(passes)
+        self._passes = checked_passes(passes)
         if self._reducer is not None:
             self._reducer.set_passes(passes)
 
@@ -255,15 +257,15 @@ def DistributedOptimizer(  # noqa: N802  (the name that scripts use)
     named_parameters: Iterable[tuple[str, Tensor]] | None = None,
     compression: type[Compressor] = Compression.none,
     backward_passes_per_step: int = 1,
-    op: ReduceOp = Average,
+    op: Operator = Average,
     gradient_predivide_factor: float = 1.0,
     num_groups: int = 0,
     groups: object = None,
     sparse_as_dense: bool = False,
-    process_set: object = None,
+    process_set: ProcessSet | None = None,
     *,
     session: Session | None = None,
-) -> SynchronizedOptimizer:
+) -> Any:
     """Wrap an optimizer so that it steps on gradients that are reduced over all ranks.
 
     Gradients are sent while the backward pass still runs. Several backward passes before a ``step()`` sum
@@ -278,12 +280,12 @@ def DistributedOptimizer(  # noqa: N802  (the name that scripts use)
             is the first guess at the order of the forward pass. Without it, positions serve as names.
         compression: One of ``Compression``, or a class like them.
         backward_passes_per_step: Backward passes before each ``step()``.
-        op: ``Average`` or ``Sum``.
+        op: ``Average`` or ``Sum``; with ``Adasum`` each rank steps on its own gradients, and what the steps
+            have changed is combined.
         gradient_predivide_factor: Divides before the sum and multiplies after it; only with ``Average``.
-        num_groups: Accepted for Horovod scripts; servers reduce each gradient by itself.
-        groups: The same.
+        num_groups, groups: Accepted for Horovod scripts; servers reduce each gradient by itself.
         sparse_as_dense: Make sparse gradients dense instead of refusing them.
-        process_set: Must be None.
+        process_set: The ranks whose gradients are reduced; all if not given. Other ranks step on their own.
         session: The session of ``init()`` if not given.
 
     Raises:
@@ -294,23 +296,27 @@ def DistributedOptimizer(  # noqa: N802  (the name that scripts use)
         DeclarationError: Ranks differ in a parameter's shape or dtype.
     """
     _check_optimizer(optimizer)
-    passes = _checked_passes(backward_passes_per_step)
-    scales = _scales(op, gradient_predivide_factor)
-    _check_foreign(num_groups, groups, process_set)
+    passes = checked_passes(backward_passes_per_step)
+    scales = gradient_scales(Sum if op == Adasum else op, gradient_predivide_factor)
+    check_foreign(num_groups, groups, None)
     parameters = named_parameters_of([group["params"] for group in optimizer.param_groups], named_parameters)
     session = current() if session is None else session
+    if isinstance(op, Combination):
+        _check_all(process_set)
+        return adasum_optimizer(optimizer, parameters, gradient_prefix(session), session)
     wrapped = _share(optimizer, passes)
-    if session.size > 1 or session.config.force_distributed:
-        prefix = gradient_prefix(session)
-        exchange = Exchange(session, prefix, op, scales, compression, sparse_as_dense, _ADVICE)
+    outside = process_set is not None and process_set.included() is False
+    if not outside and (session.size > 1 or session.config.force_distributed):
+        group = group_of(process_set, session)
+        how = (op, scales, compression, sparse_as_dense, _ADVICE, group.members)
+        exchange = Exchange(session, gradient_prefix(session, group.number), *how)
         wrapped._reducer = GradientReducer(exchange, parameters, passes)
     return wrapped
 
 
-def gradient_prefix(session: Session) -> str:
-    """Begins the names of one model's gradients: models may have parameters of the same name."""
-    number = sequence_number(session, "gradient")
-    return f"gradient[{number}]" if number else "gradient"
+def _check_all(process_set: ProcessSet | None) -> None:
+    if process_set is not None and process_set.process_set_id != 0:
+        raise NotImplementedError("Adasum is for all ranks: it takes no process set")
 
 
 def _share(optimizer: Optimizer, passes: int) -> SynchronizedOptimizer:
@@ -335,30 +341,4 @@ def _check_optimizer(optimizer: object) -> None:
         raise ValueError(
             "LBFGS cannot be distributed: its line search follows each rank's own loss, so ranks would take "
             "different numbers of steps. Average the loss and gradients in the closure by push_pull instead"
-        )
-
-
-def _checked_passes(passes: Any) -> int:
-    if not isinstance(passes, int) or passes < 1:
-        raise ValueError(f"backward_passes_per_step must be a positive integer, not {passes!r}")
-    return int(passes)
-
-
-def _scales(op: ReduceOp, predivide: float) -> tuple[float, float]:
-    if op not in (Average, Sum):
-        raise ValueError(f"op= must be Average or Sum for gradients, not {op!r}")
-    if predivide != 1.0 and op != Average:
-        raise ValueError("gradient_predivide_factor not supported with op != Average")
-    if not predivide > 0:
-        raise ValueError(f"gradient_predivide_factor must be positive, not {predivide!r}")
-    return 1.0 / predivide, float(predivide)
-
-
-def _check_foreign(num_groups: int, groups: object, process_set: object) -> None:
-    """Arguments of Horovod's that have no meaning here."""
-    if process_set is not None:
-        raise ValueError("process_set= is not supported: all ranks take part in every gradient")
-    if num_groups or groups is not None:
-        warnings.warn(
-            "num_groups= and groups= have no effect: servers reduce each gradient by itself", stacklevel=3
         )

@@ -13,13 +13,14 @@ from torch.autograd import Variable
 from torch.nn import Module
 
 from byteps.adapters.current import current
+from byteps.adapters.gradients import gradient_prefix
 from byteps.adapters.reductions import Average
+from byteps.dtypes import ReduceOp
 from byteps.session import Session
 from byteps.torch.broadcasting import Copy
 from byteps.torch.compression import Compression, Compressor
 from byteps.torch.functions import broadcast_parameters
 from byteps.torch.gradients import GradientReducer
-from byteps.torch.optimizer import gradient_prefix
 from byteps.torch.slots import Exchange
 
 __all__ = ["DistributedDataParallel"]
@@ -118,7 +119,7 @@ class DistributedDataParallel(Module):
     def _copy_buffers(self) -> None:
         """Give rank 0's buffers to all ranks."""
         handles = [
-            Copy(self._session, f"{self._prefix}@{name}", 0, ephemeral=False).in_place(buffer)
+            Copy(self._session, f"{self._prefix}@{name}", ReduceOp.COPY, root=0).in_place(buffer)
             for name, buffer in self.module.named_buffers()
         ]
         for handle in handles:

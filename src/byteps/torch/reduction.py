@@ -2,43 +2,33 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
 
-from byteps.adapters.current import current
-from byteps.adapters.reductions import Average, Sum, resolve_op, wire_name
-from byteps.dtypes import ReduceOp
+from byteps.adapters.calls import Call, fields_of, reduction_call
+from byteps.adapters.process_sets import ProcessSet
+from byteps.adapters.reductions import Operator
 from byteps.session import Session
 from byteps.torch.compression import Compression, Compressor
 from byteps.torch.differentiable import differentiable
-from byteps.torch.handles import TensorHandle
+from byteps.torch.handles import ResultHandle, TensorHandle
 from byteps.torch.sending import start
-from byteps.torch.tensors import spec_of
+from byteps.torch.tensors import element_type, spec_of
 from byteps.torch.transfers import Pending
+from byteps.wire import TensorSpec
 
 
 @dataclass(frozen=True, slots=True)
-class Reduction:
+class Reduction(Call):
     """What to do with one tensor.
 
     Attributes:
-        session: Where to send it.
-        name: Its name on the wire.
-        op: How to reduce it.
-        scales: Factors for each contribution and for the result.
-        priority: Higher numbers are sent first.
-        ephemeral: Whether the name is used only once.
         compression: Applied before sending and after receiving.
     """
 
-    session: Session
-    name: str
-    op: ReduceOp
-    scales: tuple[float, float] = (1.0, 1.0)
-    priority: int = 0
-    ephemeral: bool = False
     compression: type[Compressor] = Compression.none
 
     def in_place(self, tensor: Tensor) -> TensorHandle:
@@ -52,7 +42,7 @@ class Reduction:
                     tensor.copy_(self.compression.decompress(wire, context))
             return tensor
 
-        return TensorHandle(self.name, self._start(wire, wire), result)
+        return ResultHandle(self.name, self._start(wire, wire), result)
 
     def out_of_place(self, tensor: Tensor) -> TensorHandle:
         """Start to reduce a tensor whose result is to be a new one."""
@@ -60,29 +50,31 @@ class Reduction:
             wire, context = self.compression.compress(tensor)
             output = torch.empty_like(wire, memory_format=torch.contiguous_format)
         pending = self._start(wire, output)
-        return TensorHandle(self.name, pending, lambda: self.compression.decompress(output, context))
+        return ResultHandle(self.name, pending, lambda: self.compression.decompress(output, context))
 
     def gradient(self, gradient: Tensor) -> Tensor:
         """The gradient of a push_pull is the push_pull of the gradient, with the same op and factors."""
-        if self.op not in (Average, Sum):
-            raise ValueError(f"{self.name}: {self.op.name.title()} has no gradient here: detach() its input")
-        return differentiable(gradient, replace(self, name=f"{self.name}.gradient"))
+        return differentiable(gradient, self.of_gradient())
+
+    def declaration(self, tensor: Tensor) -> TensorSpec:
+        """What to declare for a tensor as it travels."""
+        return self.spec(element_type(tensor, self.name), tensor.shape)
 
     def _start(self, tensor: Tensor, target: Tensor) -> Pending:
-        spec = spec_of(tensor, self.name, self.op, scales=self.scales, ephemeral=self.ephemeral)
-        return start(self.session, spec, tensor, target, self.priority)
+        return start(self.session, self.declaration(tensor), tensor, target, self.priority)
 
 
 def reduction_of(
     tensor: Tensor,
     average: bool | None,
-    op: ReduceOp | None,
+    op: Operator | None,
     name: str | None,
     *,
     priority: int | None = None,
     scales: tuple[float, float] = (1.0, 1.0),
     compression: type[Compressor] = Compression.none,
     session: Session | None = None,
+    process_set: ProcessSet | None = None,
 ) -> Reduction:
     """Resolve a call's arguments. A wrong call takes no number from those of the unnamed tensors.
 
@@ -90,10 +82,8 @@ def reduction_of(
         ValueError, TypeError: An argument is wrong.
         NotInitialized: There is no session.
     """
-    resolved = resolve_op(average, op)
-    spec_of(tensor, "push_pull" if name is None else repr(name), resolved)
-    if priority is not None and not isinstance(priority, int):
-        raise TypeError(f"priority= must be an integer or None, not {priority!r}")
-    session = current() if session is None else session
-    full_name, ephemeral = wire_name(session, "push_pull", name)
-    return Reduction(session, full_name, resolved, scales, priority or 0, ephemeral, compression)
+    check = partial(spec_of, tensor)
+    call = reduction_call(
+        check, average, op, name, priority=priority, scales=scales, session=session, process_set=process_set
+    )
+    return Reduction(**fields_of(call), compression=compression)

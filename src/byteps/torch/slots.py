@@ -37,6 +37,7 @@ class Exchange:
         compression: Applied before sending and after receiving.
         sparse_as_dense: Whether sparse gradients are made dense, or else refused.
         advice: What to do when a gradient is computed again after it was sent.
+        members: The ranks that take part; all if empty.
     """
 
     session: Session
@@ -46,10 +47,14 @@ class Exchange:
     compression: type[Compressor]
     sparse_as_dense: bool
     advice: str
+    members: tuple[int, ...] = ()
 
     def spec(self, name: str, dtype: torch.dtype, shape: Sequence[int]) -> TensorSpec:
         """The declaration of a gradient as it is sent, in a dtype that servers can reduce."""
-        return TensorSpec(f"{self.prefix}.{name}", ELEMENT_TYPES[dtype], tuple(shape), self.op, *self.scales)
+        full_name = f"{self.prefix}.{name}"
+        return TensorSpec(
+            full_name, ELEMENT_TYPES[dtype], tuple(shape), self.op, *self.scales, members=self.members
+        )
 
 
 @dataclass(slots=True)

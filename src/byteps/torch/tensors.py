@@ -7,6 +7,7 @@ from types import MappingProxyType
 import torch
 from torch import Tensor
 
+from byteps.adapters.calls import tensor_spec
 from byteps.dtypes import DType, ReduceOp
 from byteps.wire import TensorSpec
 
@@ -77,7 +78,4 @@ def spec_of(
     Raises:
         ValueError, TypeError: The tensor cannot be sent, or its dtype has no average.
     """
-    dtype = element_type(tensor, name)
-    if dtype is DType.BOOL and op is ReduceOp.AVERAGE:
-        raise ValueError(f"{name}: booleans have no average. Pass op=Sum (any), op=Min (all) or op=Max (any)")
-    return TensorSpec(name, dtype, tuple(tensor.shape), op, *scales, root=root, ephemeral=ephemeral)
+    return tensor_spec(name, element_type(tensor, name), tensor.shape, op, scales, root, ephemeral)

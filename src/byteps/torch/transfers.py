@@ -37,6 +37,14 @@ class Pending:
     target: Tensor | None
     received: Tensor | None = None
 
+    def poll(self) -> bool:
+        """Whether the result, or an error, is there."""
+        return self.transfer.poll()
+
+    def wait(self) -> None:
+        """See ``finish``."""
+        self.finish()
+
     def finish(self) -> None:
         """Wait until ``target`` holds the result.
 

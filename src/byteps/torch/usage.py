@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import msgspec
 import torch
 from torch import Tensor
 
@@ -24,10 +25,12 @@ class Usage:
     Args:
         session: Where to ask.
         prefix: Begins the names on the wire.
+        members: The ranks that take part; all if empty.
     """
 
-    def __init__(self, session: Session, prefix: str) -> None:
+    def __init__(self, session: Session, prefix: str, members: tuple[int, ...] = ()) -> None:
         self._session = session
+        self._members = members
         self._prefix = prefix
         self._asked = 0
         self._doubtful: list[Slot] | None = None
@@ -52,7 +55,7 @@ class Usage:
 
     def _count(self, slots: Sequence[Slot]) -> list[Slot]:
         """Parameters that some rank uses."""
-        size = self._session.size
+        size = len(self._members) or self._session.size
         frozen = size + 1  # counts in one number: ranks that froze it, times this, plus ranks that use it
         marks = [1 if s.flight else 0 if s.parameter.requires_grad else frozen for s in slots]
         totals = [divmod(total, frozen) for total in self._reduce(marks, torch.int64, ReduceOp.SUM)]
@@ -73,7 +76,7 @@ class Usage:
         self._asked += counting
         name = f"{self._prefix}#{'count' if counting else 'used'}.{self._asked}"
         vector = torch.tensor(marks, dtype=dtype)
-        spec = spec_of(vector, name, op, ephemeral=counting)
+        spec = msgspec.structs.replace(spec_of(vector, name, op, ephemeral=counting), members=self._members)
         start(self._session, spec, vector, vector, priority=1).finish()
         return _integers(vector)
 

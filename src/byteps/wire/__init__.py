@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from byteps.wire.framing import Decoder, encode, limit_bytes
 from byteps.wire.messages import (
+    AllOutOfData,
     AskClock,
     AskMissing,
     Barrier,
@@ -26,6 +27,7 @@ from byteps.wire.messages import (
     Lost,
     Message,
     Missing,
+    OutOfData,
     Part,
     Placement,
     Refusal,
@@ -39,6 +41,7 @@ from byteps.wire.tuning import Agreed, Knobs, Measured, Move, Proceed, Retune, T
 
 __all__ = [
     "Agreed",
+    "AllOutOfData",
     "AskClock",
     "AskMissing",
     "Barrier",
@@ -65,6 +68,7 @@ __all__ = [
     "Message",
     "Missing",
     "Move",
+    "OutOfData",
     "Part",
     "Placement",
     "Proceed",

@@ -13,6 +13,7 @@ import msgspec
 
 from byteps.errors import ProtocolError
 from byteps.wire.messages import (
+    AllOutOfData,
     AskClock,
     AskMissing,
     Barrier,
@@ -33,6 +34,7 @@ from byteps.wire.messages import (
     Lost,
     Message,
     Missing,
+    OutOfData,
     Refuse,
     Retract,
     Welcome,
@@ -71,6 +73,8 @@ _LIMITS: Final[tuple[tuple[type[Message], int], ...]] = (
     (Taken, 64 * _KIB),
     (Proceed, 64 * _KIB),
     (Measured, 16 * _MIB),
+    (OutOfData, 64 * _KIB),
+    (AllOutOfData, 64 * _KIB),
 )
 _NUMBERS: Final = {kind: number for number, (kind, _) in enumerate(_LIMITS, 1)}
 _DECODERS: Final = tuple(msgspec.msgpack.Decoder(kind) for kind, _ in _LIMITS)

@@ -17,7 +17,7 @@ from byteps.wire.tuning import Agreed, Measured, Proceed, Retune, Taken, TuningS
 
 Role: TypeAlias = Literal["worker", "server"]
 CommunicatorName: TypeAlias = Literal["parameter-server", "allreduce"]
-Topic: TypeAlias = Literal["ready", "order", "board"]
+Topic: TypeAlias = Literal["ready", "order", "board", "round"]
 
 
 class TensorSpec(msgspec.Struct, frozen=True, array_like=True):
@@ -32,6 +32,8 @@ class TensorSpec(msgspec.Struct, frozen=True, array_like=True):
         postscale: Factor applied to the result before it is rounded to ``dtype``.
         root: The one rank that contributes, for ``ReduceOp.COPY``; -1 otherwise.
         ephemeral: The name is used once; the tensor is forgotten when every rank has sent ``Finished``.
+        members: The ranks that take part, in order; empty: all. Averages are over these.
+        context: What it is a part of, in words: tensors of one call match together or not at all.
     """
 
     name: TensorName
@@ -42,6 +44,8 @@ class TensorSpec(msgspec.Struct, frozen=True, array_like=True):
     postscale: float = 1.0
     root: OptionalNumber = -1
     ephemeral: bool = False
+    members: Annotated[tuple[Number, ...], Meta(max_length=2**16)] = ()
+    context: Annotated[str, Meta(max_length=1024)] = ""
 
     @property
     def length(self) -> int:
@@ -62,12 +66,20 @@ class TensorSpec(msgspec.Struct, frozen=True, array_like=True):
             text += f" prescale {self.prescale:g}"
         if self.postscale != 1.0:
             text += f" postscale {self.postscale:g}"
+        if self.members:
+            text += f" among ranks {', '.join(map(str, self.members))}"
+        if self.context:
+            text += f" ({self.context})"
         return text
 
     def objection(self, size: int) -> str:
         """Why no job of ``size`` workers can use such a tensor; empty if it can."""
         if self.op == ReduceOp.COPY and not 0 <= self.root < size:
             return f"needs a root rank from 0 to {size - 1}, not {self.root}"
+        if self.members and (self.members[-1] >= size or list(self.members) != sorted(set(self.members))):
+            return f"needs members from 0 to {size - 1}, each once and in order, not {list(self.members)}"
+        if self.op == ReduceOp.COPY and self.members and self.root not in self.members:
+            return f"cannot come from root {self.root}, which is not one of its ranks"
         if self.op == ReduceOp.AVERAGE and self.dtype == DType.BOOL:
             return "has no average; use another op or dtype"
         if not (math.isfinite(self.prescale) and math.isfinite(self.postscale)):
@@ -135,7 +147,12 @@ class Join(msgspec.Struct, frozen=True, array_like=True, tag=True):
 
 
 class Welcome(msgspec.Struct, frozen=True, array_like=True, tag=True):
-    """Coordinator -> all, once everybody has joined. For a server, ``rank`` is its server number."""
+    """Coordinator -> all, once everybody has joined. For a server, ``rank`` is its server number.
+
+    Attributes:
+        cross_rank, cross_size: Place and number among the ranks that have the same local rank on their nodes.
+        homogeneous: Whether all nodes have equally many ranks.
+    """
 
     rank: Number
     size: Number
@@ -144,6 +161,9 @@ class Welcome(msgspec.Struct, frozen=True, array_like=True, tag=True):
     epoch: Number
     servers: list[ServerAddress]
     settings: JobSettings
+    cross_rank: Number = 0
+    cross_size: Number = 1
+    homogeneous: bool = True
 
 
 class JoinRefused(msgspec.Struct, frozen=True, array_like=True, tag=True):
@@ -207,7 +227,7 @@ class Finished(msgspec.Struct, frozen=True, array_like=True, tag=True):
 class InstalledTensor(msgspec.Struct, frozen=True, array_like=True):
     """What a server must know of a tensor; ``parts`` are its own partitions as (index, lane, bytes).
 
-    The name is for messages only.
+    The name is for messages only; ``members`` are the ranks that take part, none meaning all.
     """
 
     id: Count
@@ -217,6 +237,7 @@ class InstalledTensor(msgspec.Struct, frozen=True, array_like=True):
     postscale: float
     parts: list[tuple[Number, Number, Count]]
     name: str = ""
+    members: list[Number] = []
 
 
 class Install(msgspec.Struct, frozen=True, array_like=True, tag=True):
@@ -278,6 +299,22 @@ class Forward(msgspec.Struct, frozen=True, array_like=True, tag=True):
     payload: bytes
     to: OptionalNumber = -1
     sender: OptionalNumber = -1
+
+
+class OutOfData(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    """Worker -> coordinator -> other workers: this rank has no more data and takes part with nothing to add.
+
+    Attributes:
+        rank: Which; set by the coordinator.
+    """
+
+    rank: OptionalNumber = -1
+
+
+class AllOutOfData(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    """Coordinator -> workers: all ranks are out of data, ``last`` was the last; they go on together."""
+
+    last: Number
 
 
 class Leave(msgspec.Struct, frozen=True, array_like=True, tag=True):
@@ -347,4 +384,6 @@ Message: TypeAlias = (
     | Taken
     | Proceed
     | Measured
+    | OutOfData
+    | AllOutOfData
 )

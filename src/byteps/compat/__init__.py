@@ -1,0 +1,3 @@
+"""Other libraries' module names, for scripts that are not to be changed."""
+
+from __future__ import annotations

@@ -1,0 +1,104 @@
+"""Plain values, and variables, over all ranks: numbers, numpy arrays, tensors of any Keras backend."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import keras
+import numpy as np
+
+from byteps.adapters.arrays import Array, element_type, reduce_arrays
+from byteps.adapters.calls import Call, copy_call, reduction_call, tensor_spec
+from byteps.adapters.variables import broadcast_arrays
+from byteps.dtypes import ReduceOp
+from byteps.session import Session
+
+
+def allreduce(
+    value: Any,
+    name: str | None = None,
+    average: bool | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    op: ReduceOp | None = None,
+    *,
+    session: Session | None = None,
+) -> Array:
+    """Reduce a value over all ranks.
+
+    Args:
+        value: A number, array or eager tensor.
+        name: Identifies the value across ranks; by the order of calls if not given.
+        average: Old way to say ``op=Average`` (True) or ``op=Sum`` (False).
+        prescale_factor: Applied to each contribution before the reduction.
+        postscale_factor: Applied to the result.
+        op: ``Average`` (the default), ``Sum``, ``Min``, ``Max`` or ``Product``.
+        session: The session of ``init()`` if not given.
+
+    Returns:
+        A numpy array of the value's shape and dtype.
+
+    Raises:
+        ValueError, TypeError: An argument cannot work.
+        NotInitialized: ``init()`` has not been called.
+        DeclarationError: Ranks differ in the value's shape or dtype.
+    """
+    array = _array(value)
+    scales = (float(prescale_factor), float(postscale_factor))
+
+    def check(label: str, op: ReduceOp) -> None:
+        tensor_spec(label, element_type(array.dtype.name, label), (), op)
+
+    return _one(reduction_call(check, average, op, name, scales=scales, session=session), array)
+
+
+def push_pull(
+    value: Any, name: str | None = None, average: bool = True, *, session: Session | None = None
+) -> Array:
+    """``allreduce`` under BytePS's name and arguments."""
+    return allreduce(value, name, average, session=session)
+
+
+def broadcast(
+    value: Any, root_rank: int, name: str | None = None, *, session: Session | None = None
+) -> Array:
+    """The root's value on every rank; arguments, result and errors as for ``allreduce``."""
+    array = _array(value)
+
+    def check(label: str, op: ReduceOp) -> None:
+        element_type(array.dtype.name, label)
+
+    return _one(copy_call(check, root_rank, name, session), array)
+
+
+def broadcast_variables(variables: Iterable[Any], root_rank: int, *, session: Session | None = None) -> None:
+    """Overwrite Keras variables with the root's.
+
+    Args:
+        variables: ``model.variables`` and the like, in the same order on all ranks.
+        root_rank: The rank whose values all get.
+        session: The session of ``init()`` if not given.
+
+    Raises:
+        ValueError: There are no variables, or the root is no rank.
+        NotInitialized: ``init()`` has not been called.
+        DeclarationError: Ranks differ in a variable's shape or dtype.
+    """
+    variables = [variable for variable in variables if variable.dtype != "string"]
+    if not variables:
+        raise ValueError(
+            "there are no variables to broadcast: build the model first, by model.build(input_shape) or by "
+            "calling it on a batch"
+        )
+    arrays = [(variable.path, _array(variable)) for variable in variables]
+    for variable, value in zip(variables, broadcast_arrays(arrays, root_rank, session), strict=True):
+        variable.assign(value)
+
+
+def _array(value: Any) -> Array:
+    return value if isinstance(value, np.ndarray) else np.asarray(keras.ops.convert_to_numpy(value))
+
+
+def _one(call: Call, array: Array) -> Array:
+    return reduce_arrays([call], [array])[0]

@@ -1,0 +1,183 @@
+"""``push_pull``, ``allreduce`` and ``broadcast`` of tensors, eagerly and in graphs.
+
+A name identifies a tensor across ranks and stands for one shape, dtype and op as long as the job runs. Eager
+calls without a name are matched by their order, those in a graph by the function and their place in it.
+``session=`` is only for processes that have more than the one session of ``init()``.
+
+All calls raise ``TypeError`` or ``ValueError`` for arguments that cannot work, ``NotInitialized`` before
+``init()``, and ``RuntimeError`` within ``tf.function(jit_compile=True)``. When ranks differ in a tensor's
+shape, dtype or op, or a rank is lost, the call raises ``BytePSError``; in a graph the run does, as the
+``tf.errors.OpError`` that TensorFlow makes of it, with the same words.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import tensorflow as tf
+
+from byteps.adapters import basics
+from byteps.adapters.calls import Call, copy_call, reduction_call
+from byteps.adapters.gradients import check_foreign
+from byteps.adapters.reductions import resolve_op
+from byteps.dtypes import ReduceOp
+from byteps.session import Session
+from byteps.tensorflow.compression import Compression
+from byteps.tensorflow.rounds import carry_out, dense, graph_name, looked_up, sparse
+from byteps.tensorflow.tensors import check, tensor_of
+
+
+def push_pull(
+    tensor: Any,
+    scope: str = "",
+    average: bool | None = None,
+    device_dense: str = "",
+    device_sparse: str = "",
+    compression: Any = Compression.none,
+    op: ReduceOp | None = None,
+    enable_async: bool = False,
+    *,
+    name: str | None = None,
+    priority: int | None = None,
+    session: Session | None = None,
+) -> Any:
+    """Reduce a tensor over all ranks and return the result as a new tensor that gradients flow through.
+
+    Args:
+        tensor: A tensor, variable, array or number of float64, float32, float16, bfloat16, int8, uint8,
+            int16, int32, int64 or, without average, bool; any shape. Or ``IndexedSlices``: rows are joined.
+        scope: Begins the name, where one is given.
+        average: Old way to say ``op=Average`` (True) or ``op=Sum`` (False).
+        device_dense, device_sparse, enable_async: Accepted for BytePS scripts; mean nothing.
+        compression: One of ``Compression``, or a class like them.
+        op: ``Average`` (the default), ``Sum``, ``Min``, ``Max`` or ``Product``.
+        name: Identifies the tensor across ranks.
+        priority: Higher numbers are sent first; 0 if not given.
+        session: The session of ``init()`` if not given.
+    """
+    full_name = f"{scope}{name}" if scope and isinstance(name, str) else name
+    return _reduce(tensor, average, op, full_name, compression, (1.0, 1.0), priority, session)
+
+
+def allreduce(
+    tensor: Any,
+    average: bool | None = None,
+    device_dense: str = "",
+    device_sparse: str = "",
+    compression: Any = Compression.none,
+    op: ReduceOp | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    name: str | None = None,
+    process_set: object = None,
+    ignore_name_scope: bool = False,
+    *,
+    session: Session | None = None,
+) -> Any:
+    """``push_pull`` under Horovod's name and arguments.
+
+    Args:
+        tensor, average, compression, op, name, session: As for ``push_pull``.
+        device_dense, device_sparse, ignore_name_scope: Accepted for Horovod scripts; mean nothing.
+        prescale_factor: Applied to each contribution before the reduction.
+        postscale_factor: Applied to the result.
+        process_set: Must be None.
+    """
+    check_foreign(0, None, process_set)
+    scales = (float(prescale_factor), float(postscale_factor))
+    return _reduce(tensor, average, op, name, compression, scales, None, session)
+
+
+@tf.autograph.experimental.do_not_convert
+def _reduce(
+    value: Any,
+    average: bool | None,
+    op: ReduceOp | None,
+    name: str | None,
+    compression: Any,
+    scales: tuple[float, float],
+    priority: int | None,
+    session: Session | None,
+) -> Any:
+    label = "push_pull" if name is None else repr(name)
+    rows = isinstance(value, tf.IndexedSlices)
+    tensor = value.values if rows else tensor_of(value, label)
+    op = resolve_op(average, op)
+    name = graph_name(tensor, op, rows) if name is None else name
+    call = reduction_call(
+        partial(check, tensor), None, op, name, priority=priority, scales=scales, session=session
+    )
+    if rows:
+        ((values, indices),) = carry_out([sparse(call, value)])
+        return tf.IndexedSlices(values, indices, value.dense_shape)
+    wire, context = compression.compress(tensor)
+    return compression.decompress(differentiable(call, wire), context)
+
+
+@tf.autograph.experimental.do_not_convert
+def broadcast(
+    tensor: Any,
+    root_rank: int,
+    name: str | None = None,
+    ignore_name_scope: bool = False,
+    process_set: object = None,
+    *,
+    session: Session | None = None,
+) -> Any:
+    """Return the root's tensor as a new tensor that gradients flow through.
+
+    As in Horovod, the root's gradient is the average of all ranks' gradients; elsewhere it is zero.
+
+    Args:
+        tensor: As for ``push_pull``, bool included; the same shape and dtype on all ranks.
+        root_rank: The rank whose values all get.
+        name: Identifies the tensor across ranks.
+        ignore_name_scope: Accepted for Horovod scripts; means nothing.
+        process_set: Must be None.
+        session: The session of ``init()`` if not given.
+    """
+    check_foreign(0, None, process_set)
+    tensor = tensor_of(tensor, "broadcast" if name is None else repr(name))
+    name = graph_name(tensor, ReduceOp.COPY) if name is None else name
+    return differentiable(copy_call(partial(check, tensor), root_rank, name, session), tensor)
+
+
+def differentiable(call: Call, tensor: Any) -> Any:
+    """The call's result, which gradients flow through."""
+
+    @tf.custom_gradient
+    def carried_out(contribution: Any) -> tuple[Any, Any]:
+        def gradient(upstream: Any) -> Any:
+            back = differentiable(_in_place_of(call), tf.convert_to_tensor(upstream))
+            return back if call.sends else tf.zeros_like(back)
+
+        return carry_out([dense(call, contribution)])[0][0], gradient
+
+    return carried_out(tensor)
+
+
+def _in_place_of(call: Call) -> Call:
+    """The call of the gradient. A graph that is made of an eager call's gradient may run more than once."""
+    return replace(call.of_gradient(), ephemeral=call.ephemeral and tf.executing_eagerly())
+
+
+def rank_op(name: str | None = None) -> Any:
+    """``rank()`` as an int32 scalar; in a graph it is looked up when the graph runs."""
+    return looked_up(basics.rank)
+
+
+def size_op(process_set_id: int = 0, name: str | None = None) -> Any:
+    """``size()`` as an int32 scalar; in a graph it is looked up when the graph runs."""
+    return looked_up(basics.size)
+
+
+def local_rank_op(name: str | None = None) -> Any:
+    """``local_rank()`` as an int32 scalar; in a graph it is looked up when the graph runs."""
+    return looked_up(basics.local_rank)
+
+
+def local_size_op(name: str | None = None) -> Any:
+    """``local_size()`` as an int32 scalar; in a graph it is looked up when the graph runs."""
+    return looked_up(basics.local_size)

@@ -1,0 +1,51 @@
+"""``DistributedOptimizer``: Keras's optimizers, or those of TensorFlow 1, on reduced gradients."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+
+from byteps.adapters.gradients import gradient_reducer
+from byteps.adapters.optimizer_class import distribute, sharing
+from byteps.tensorflow.gradients import GradientReducer
+
+
+def DistributedOptimizer(  # noqa: N802  (the name that scripts use)
+    optimizer: Any, name: str | None = None, **options: Any
+) -> Any:
+    """Wrap an optimizer so that it steps on gradients that are reduced over all ranks.
+
+    The result is an instance of the optimizer's class and shares all attributes with it.
+
+    Args:
+        optimizer: A ``tf.keras`` optimizer, or one of ``tf.compat.v1.train``.
+        name: Accepted for Horovod scripts; means nothing.
+        options: ``compression``, ``sparse_as_dense``, ``op``, ``gradient_predivide_factor``, ``session`` and
+            others of ``adapters.gradients.gradient_reducer``.
+
+    Raises:
+        TypeError: ``optimizer`` is of neither kind, or there is no such option.
+        ValueError: It is distributed already, or an option cannot work.
+        NotInitialized: ``init()`` has not been called.
+    """
+    reducer = gradient_reducer(GradientReducer, **options)
+    if isinstance(optimizer, tf.keras.optimizers.Optimizer):
+        return distribute(optimizer, reducer.reduce)
+    if isinstance(optimizer, tf.compat.v1.train.Optimizer):
+        return _version_1(optimizer, reducer)
+    raise TypeError(
+        f"expected an optimizer of tf.keras.optimizers or tf.compat.v1.train, got {type(optimizer).__name__}"
+    )
+
+
+def _version_1(optimizer: Any, reducer: GradientReducer) -> Any:
+    plain = type(optimizer)
+
+    def compute_gradients(self: Any, *args: Any, **options: Any) -> list[tuple[Any, Any]]:
+        """See ``tf.compat.v1.train.Optimizer``; the gradients are reduced over all ranks."""
+        pairs = plain.compute_gradients(self, *args, **options)
+        gradients, variables = zip(*pairs, strict=True)
+        return list(zip(reducer.reduce(gradients, variables), variables, strict=True))
+
+    return sharing(optimizer, {"compute_gradients": compute_gradients})

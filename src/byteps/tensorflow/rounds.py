@@ -1,0 +1,151 @@
+"""Rounds of TensorFlow tensors, eagerly or as nodes of a graph.
+
+In a graph a round is two nodes: one starts it and gives its number, the other takes the number and waits.
+Waiting holds a thread of TensorFlow's pool, and ranks that hold all theirs in waits for different tensors
+would never start what the others wait for. So no node of a group waits before all its rounds have started,
+and its waits follow each other. Both kinds are stateful: ``tf.function`` runs such nodes, those of other
+groups and of functions within it too, in the order of the program, which is the same on all ranks. Starts
+are made last layer first, as the backward pass computes, so that it goes on while gradients travel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final
+
+import numpy as np
+import tensorflow as tf
+
+from byteps.adapters.arrays import Array, ArrayRound, GatherRound, Round, Rounds
+from byteps.adapters.calls import Call
+from byteps.adapters.process_sets import Group
+from byteps.adapters.rows import RowRound
+from byteps.dtypes import ReduceOp
+from byteps.tensorflow.tensors import array_of
+
+_COUNT: Final = "byteps/unnamed"
+
+
+@dataclass(frozen=True)
+class Item:
+    """One round of a group.
+
+    Attributes:
+        begin: Starts it, given the arrays of ``inputs``.
+        inputs: What this rank contributes.
+        results: Dtypes and static shapes of the results.
+    """
+
+    begin: Callable[..., Round]
+    inputs: Sequence[Any]
+    results: Sequence[tuple[Any, Any]]
+
+
+def dense(call: Call, tensor: Any) -> Item:
+    """A round of a dense tensor; its result is one tensor of the same static shape."""
+    return Item(partial(ArrayRound, call), [tensor], [(tensor.dtype, tensor.shape)])
+
+
+def sparse(call: Call, slices: Any) -> Item:
+    """A round of ``IndexedSlices``; its results are values and indices, however many."""
+    inputs = [slices.values, slices.indices]
+    return Item(partial(RowRound, call), inputs, [_rows_of(tensor) for tensor in inputs])
+
+
+def gathered(group: Group, named: tuple[str, bool], tensor: Any) -> Item:
+    """Rows of all ranks; the results are one tensor, and the number of rows from each rank (int64)."""
+
+    def begin(array: Array) -> GatherRound:
+        return GatherRound(group, named, [array])
+
+    return Item(begin, [tensor], [_rows_of(tensor), (tf.int64, tf.TensorShape([group.size]))])
+
+
+def _rows_of(tensor: Any) -> tuple[Any, Any]:
+    return tensor.dtype, tf.TensorShape([None]).concatenate(tensor.shape[1:])
+
+
+@tf.autograph.experimental.do_not_convert
+def carry_out(items: Sequence[Item]) -> list[list[Any]]:
+    """Carry out rounds that are all in flight together.
+
+    Args:
+        items: In the order in which results will be needed.
+
+    Returns:
+        The results of each item as new tensors.
+
+    Raises:
+        RuntimeError: Within a function that XLA compiles.
+        BytePSError: A round failed; in a graph when it runs.
+    """
+    if tf.executing_eagerly():
+        begun = [item.begin(*map(array_of, item.inputs)) for item in items]
+        return [[tf.convert_to_tensor(result) for result in each.wait()] for each in begun]
+    graph = tf.compat.v1.get_default_graph()
+    _refuse_xla(graph)
+    rounds = Rounds()
+    numbers = [_start(rounds, item) for item in reversed(items)][::-1]
+    results: list[list[Any]] = []
+    previous = numbers
+    for number, item in zip(numbers, items, strict=True):
+        with tf.control_dependencies(previous):
+            results.append(_wait(rounds, number, item))
+        previous = results[-1]
+    return results
+
+
+def _start(rounds: Rounds, item: Item) -> Any:
+    @tf.autograph.experimental.do_not_convert
+    def start(*arrays: Array) -> Any:
+        return np.int64(rounds.add(item.begin(*arrays)))
+
+    return tf.numpy_function(start, item.inputs, tf.int64, name="byteps_start")
+
+
+def _wait(rounds: Rounds, number: Any, item: Item) -> list[Any]:
+    dtypes = [dtype for dtype, _ in item.results]
+    found: list[Any] = list(tf.numpy_function(rounds.wait, [number], dtypes, name="byteps_wait"))
+    for result, (_, shape) in zip(found, item.results, strict=True):
+        result.set_shape(shape)
+    return found
+
+
+def graph_name(tensor: Any, op: ReduceOp, rows: bool = False) -> str | None:
+    """What identifies an unnamed tensor of a graph, also when it is traced again; None if eager.
+
+    Args:
+        tensor: What is sent.
+        op: The operator.
+        rows: Whether ranks may differ in the number of rows.
+    """
+    if tf.executing_eagerly():
+        return None
+    graph = tf.compat.v1.get_default_graph()
+    count = graph.get_collection_ref(_COUNT)
+    count.append(None)
+    shape = [None, *tensor.shape[1:]] if rows else tensor.shape
+    what = f"{op.name.lower()} of {tensor.dtype.name}{shape}"
+    return f"{getattr(graph, 'name', 'graph')}.{len(count)}.{tensor.op.name}, {what}"
+
+
+def looked_up(look_up: Callable[[], int]) -> Any:
+    """An int32 scalar; in a graph it is looked up each time that the graph runs."""
+    if tf.executing_eagerly():
+        return tf.constant(look_up(), tf.int32)
+    found = tf.numpy_function(lambda: np.int32(look_up()), [], tf.int32)
+    found.set_shape(())
+    return found
+
+
+def _refuse_xla(graph: Any) -> None:
+    while graph is not None:
+        context = graph._get_control_flow_context()
+        if context is not None and context.IsXLAContext():
+            raise RuntimeError(
+                "byteps cannot send tensors from a function that XLA compiles: compiled code cannot call "
+                "back. Pass jit_compile=False to tf.function, or to model.compile"
+            )
+        graph = getattr(graph, "outer_graph", None)

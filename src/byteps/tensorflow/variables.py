@@ -1,0 +1,168 @@
+"""Variables and objects that become the root's, at the start of training."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import tensorflow as tf
+
+from byteps.adapters.calls import copy_call
+from byteps.adapters.current import current
+from byteps.adapters.exchange import ObjectExchange
+from byteps.adapters.gradients import check_foreign
+from byteps.adapters.objects import ObjectCodec
+from byteps.adapters.variables import broadcast_arrays
+from byteps.session import Session
+from byteps.tensorflow.rounds import carry_out, dense
+from byteps.tensorflow.tensors import array_of, check, label_of
+
+
+def broadcast_variables(
+    variables: Iterable[Any],
+    root_rank: int,
+    process_set: object = None,
+    inplace: bool = False,
+    *,
+    session: Session | None = None,
+) -> Any:
+    """Overwrite variables with the root's, for example a model's and its optimizer's after the first step.
+
+    Args:
+        variables: ``tf.Variable`` or Keras variables, in the same order on all ranks.
+        root_rank: The rank whose values all get.
+        process_set: Must be None.
+        inplace: Accepted for Horovod scripts; variables are always overwritten.
+        session: The session of ``init()`` if not given.
+
+    Returns:
+        In a graph, the operation that does it; eagerly None.
+
+    Raises:
+        ValueError: There are no variables, a dtype cannot be sent, or the root is no rank.
+        NotInitialized: ``init()`` has not been called.
+        DeclarationError: Ranks differ in a variable's shape or dtype.
+    """
+    check_foreign(0, None, process_set)
+    variables = list(variables)
+    if not variables:
+        raise ValueError(
+            "there are no variables to broadcast. A Keras model has none before it is built: call "
+            "model.build(input_shape), or the model on a batch; an optimizer's come with "
+            "optimizer.build(model.trainable_variables)"
+        )
+    labels = [label_of(variable, position) for position, variable in enumerate(variables)]
+    if tf.executing_eagerly():
+        arrays = [(label, array_of(variable)) for label, variable in zip(labels, variables, strict=True)]
+        for variable, value in zip(variables, broadcast_arrays(arrays, root_rank, session), strict=True):
+            variable.assign(value)
+        return None
+    return _in_graph(variables, labels, root_rank, session)
+
+
+def _in_graph(variables: list[Any], labels: list[str], root_rank: int, session: Session | None) -> Any:
+    items = []
+    for variable, label in zip(variables, labels, strict=True):
+        value = tf.convert_to_tensor(variable)
+
+        def checked(name: str, op: Any, value: Any = value) -> None:
+            check(value, name, op)
+
+        items.append(dense(copy_call(checked, root_rank, f"variable.{label}", session), value))
+    results = carry_out(items)
+    return tf.group(*[variable.assign(value) for variable, (value,) in zip(variables, results, strict=True)])
+
+
+def broadcast_global_variables(root_rank: int) -> Any:
+    """Make the operation that overwrites all global variables of a TensorFlow 1 graph with the root's.
+
+    Raises:
+        RuntimeError: Eager execution has no global variables.
+    """
+    if tf.executing_eagerly():
+        raise RuntimeError(
+            "broadcast_global_variables() works on a graph of TensorFlow 1. Under eager execution call "
+            "broadcast_variables(model.variables, root_rank)"
+        )
+    return broadcast_variables(tf.compat.v1.global_variables(), root_rank)
+
+
+class BroadcastGlobalVariablesHook(tf.compat.v1.train.SessionRunHook):
+    """Overwrites all global variables with the root's when a session of TensorFlow 1 is made.
+
+    Args:
+        root_rank: The rank whose values all get.
+        device: Accepted for Horovod scripts; means nothing.
+    """
+
+    def __init__(self, root_rank: int, device: str = "") -> None:
+        self._root_rank = root_rank
+        self._operation: Any = None
+
+    def begin(self) -> None:
+        """See ``SessionRunHook``."""
+        self._operation = broadcast_global_variables(self._root_rank)
+
+    def after_create_session(self, session: Any, coord: Any) -> None:
+        """See ``SessionRunHook``."""
+        session.run(self._operation)
+
+
+def broadcast_object(
+    obj: object,
+    root_rank: int = 0,
+    session: Any = None,
+    name: str | None = None,
+    process_set: object = None,
+    *,
+    allow_pickle: bool = False,
+) -> Any:
+    """Return the root's object on every rank.
+
+    Args:
+        obj: None, bool, int, float, complex, str, bytes, lists, tuples, sets and dicts of such, numpy arrays
+            and scalars (``tensor.numpy()``). With ``allow_pickle`` anything that pickle can do. Only the
+            root's counts.
+        root_rank: The rank that sends.
+        session: The byteps session, that of ``init()`` if not given. A TensorFlow 1 session, as Horovod
+            scripts pass, is not needed and means nothing.
+        name: Identifies the call across ranks; by the order of calls if not given.
+        process_set: Must be None.
+        allow_pickle: Send the object pickled; the same on all ranks. Unpickling runs what the root says.
+
+    Raises:
+        TypeError: On the root: the object holds what cannot be sent. The other ranks get a ValueError.
+        ValueError: The root is no rank, or pickled without ``allow_pickle`` here.
+        NotInitialized: ``init()`` has not been called.
+    """
+    check_foreign(0, None, process_set)
+    return _exchange(session, allow_pickle).broadcast(obj, root_rank, name)
+
+
+def allgather_object(
+    obj: object,
+    session: Any = None,
+    name: str | None = None,
+    process_set: object = None,
+    *,
+    allow_pickle: bool = False,
+) -> list[Any]:
+    """Return every rank's object on every rank, in the order of the ranks.
+
+    Args:
+        obj: As for ``broadcast_object``; it may differ between ranks in type and size.
+        session, name, process_set: As for ``broadcast_object``.
+        allow_pickle: Send objects pickled; the same on all ranks.
+
+    Raises:
+        TypeError: This rank's object holds what cannot be sent. The other ranks get a ValueError.
+        ValueError: Another rank's object cannot be sent.
+        NotInitialized: ``init()`` has not been called.
+    """
+    check_foreign(0, None, process_set)
+    return _exchange(session, allow_pickle).allgather(obj, name)
+
+
+def _exchange(session: Any, allow_pickle: bool) -> ObjectExchange:
+    given = session if isinstance(session, Session) else current()
+    return ObjectExchange(given, ObjectCodec(), allow_pickle)

@@ -1,0 +1,41 @@
+"""Arguments that many calls take and few scripts give, by keyword only."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypedDict
+
+from byteps.adapters.process_sets import Group, ProcessSet, group_of
+from byteps.session import Session
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+
+class Scaling(TypedDict, total=False):
+    """How a reduction scales, and among whom.
+
+    Attributes:
+        prescale_factor: Applied to each contribution before the reduction.
+        postscale_factor: Applied to the result.
+        process_set: The ranks that take part; all if not given.
+        session: The session of ``init()`` if not given.
+    """
+
+    prescale_factor: float
+    postscale_factor: float
+    process_set: ProcessSet | None
+    session: Session | None
+
+
+def scaled(**given: Unpack[Scaling]) -> tuple[Group, tuple[float, float]]:
+    """The ranks and the factors that keyword arguments mean.
+
+    Raises:
+        TypeError: An argument of another name is given.
+        ValueError: The process set is not registered, or does not include this rank.
+    """
+    unknown = set(given) - set(Scaling.__annotations__)
+    if unknown:
+        raise TypeError(f"unexpected keyword arguments: {', '.join(sorted(unknown))}")
+    factors = float(given.get("prescale_factor", 1.0)), float(given.get("postscale_factor", 1.0))
+    return group_of(given.get("process_set"), given.get("session")), factors

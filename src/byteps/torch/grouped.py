@@ -1,0 +1,166 @@
+"""``grouped_allreduce``: tensors that are reduced together or not at all. Otherwise as in ``ops``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from byteps.adapters.blocks import describe
+from byteps.adapters.later import begin_all, wait_all
+from byteps.adapters.reductions import Average, Sum, resolve_op
+from byteps.dtypes import ReduceOp
+from byteps.torch.arguments import Scaling, scaled
+from byteps.torch.compression import Compression, Compressor
+from byteps.torch.differentiable import differentiable_group
+from byteps.torch.handles import ResultHandle
+from byteps.torch.reduction import Reduction
+from byteps.torch.tensors import element_type, spec_of
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+
+@dataclass(frozen=True, slots=True)
+class _Together:
+    """A grouped allreduce with its arguments resolved: one reduction for each tensor."""
+
+    reductions: Sequence[Reduction]
+    compression: type[Compressor] = Compression.none
+
+    def start(self, tensors: Sequence[Tensor]) -> ResultHandle[list[Tensor]]:
+        """See ``GroupOperation.start``."""
+        with torch.no_grad():
+            packed = [self.compression.compress(tensor) for tensor in tensors]
+        handle = self._start([wire for wire, _ in packed], Reduction.out_of_place)
+        return handle.map(
+            lambda results: [
+                self.compression.decompress(result, context)
+                for result, (_, context) in zip(results, packed, strict=True)
+            ]
+        )
+
+    def start_in_place(self, tensors: Sequence[Tensor]) -> ResultHandle[list[Tensor]]:
+        """The same with the results in the tensors themselves."""
+        return self._start(tensors, Reduction.in_place)
+
+    def gradients(self, gradients: Sequence[Tensor]) -> list[Tensor]:
+        """Reduced together like what they are the gradients of."""
+        for one in self.reductions:
+            if one.op not in (Average, Sum):
+                raise ValueError(f"{one.name}: {one.op.name.title()} has no gradient here")
+        named = [replace(one, name=f"{one.name}.gradient") for one in self.reductions]
+        return differentiable_group(gradients, _Together(named, self.compression))
+
+    def _start(
+        self, tensors: Sequence[Tensor], begin: Callable[[Reduction, Tensor], ResultHandle[Tensor]]
+    ) -> ResultHandle[list[Tensor]]:
+        pairs = list(zip(self.reductions, tensors, strict=True))
+        specs = [one.declaration(tensor) for one, tensor in pairs]
+        handles = begin_all(pairs[0][0].session, specs, lambda one: begin(*pairs[one]))
+        return ResultHandle(pairs[0][0].name, _All(handles), lambda: [one.synchronize() for one in handles])
+
+
+class _All:
+    """Over when all handles are, also if the first has failed: their names are free afterwards."""
+
+    def __init__(self, handles: Sequence[ResultHandle[Tensor]]) -> None:
+        self._handles = handles
+
+    def poll(self) -> bool:
+        return all(handle.poll() for handle in self._handles)
+
+    def wait(self) -> None:
+        wait_all(self._handles)
+
+
+def grouped_allreduce(
+    tensors: Sequence[Tensor],
+    average: bool | None = None,
+    name: str | None = None,
+    compression: type[Compressor] = Compression.none,
+    op: ReduceOp | None = None,
+    **scaling: Unpack[Scaling],
+) -> list[Tensor]:
+    """Reduce several tensors over all ranks and return new tensors that gradients flow through.
+
+    A rank sends all of them at once, and they fail together: a group that differs between ranks in any shape
+    or dtype is an error for all of its tensors.
+
+    Args:
+        tensors: At least one; each as for ``push_pull``.
+        average, compression, op: As for ``allreduce``.
+        name: Identifies the group across ranks; by the order of calls if not given.
+        scaling: ``prescale_factor``, ``postscale_factor``, ``process_set``, ``session``: see ``allreduce``.
+    """
+    together = _resolve(tensors, average, name, op, scaling, compression)
+    return differentiable_group(tensors, together)
+
+
+def grouped_allreduce_async(
+    tensors: Sequence[Tensor],
+    average: bool | None = None,
+    name: str | None = None,
+    op: ReduceOp | None = None,
+    **scaling: Unpack[Scaling],
+) -> ResultHandle[list[Tensor]]:
+    """Start ``grouped_allreduce``; ``synchronize`` returns the list of new tensors."""
+    return _resolve(tensors, average, name, op, scaling).start(tensors)
+
+
+def grouped_allreduce_(
+    tensors: Sequence[Tensor],
+    average: bool | None = None,
+    name: str | None = None,
+    op: ReduceOp | None = None,
+    **scaling: Unpack[Scaling],
+) -> list[Tensor]:
+    """Reduce several tensors over all ranks in place and return them."""
+    return grouped_allreduce_async_(tensors, average, name, op, **scaling).synchronize()
+
+
+def grouped_allreduce_async_(
+    tensors: Sequence[Tensor],
+    average: bool | None = None,
+    name: str | None = None,
+    op: ReduceOp | None = None,
+    **scaling: Unpack[Scaling],
+) -> ResultHandle[list[Tensor]]:
+    """Start ``grouped_allreduce_``; ``synchronize`` returns the list of tensors."""
+    return _resolve(tensors, average, name, op, scaling).start_in_place(tensors)
+
+
+def _resolve(
+    tensors: Sequence[Tensor],
+    average: bool | None,
+    name: str | None,
+    op: ReduceOp | None,
+    scaling: Scaling,
+    compression: type[Compressor] = Compression.none,
+) -> _Together:
+    if not tensors:
+        raise ValueError("grouped_allreduce needs at least one tensor")
+    resolved = resolve_op(average, op)
+    for tensor in tensors:
+        spec_of(tensor, "grouped_allreduce" if name is None else repr(name), resolved)
+    group, scales = scaled(**scaling)
+    label, ephemeral = group.name("grouped_allreduce", name)
+    whole = describe([(element_type(one, label), one.shape) for one in tensors])
+    return _Together(
+        [
+            Reduction(
+                group.session,
+                f"{label}.{position}",
+                resolved,
+                scales,
+                ephemeral=ephemeral,
+                members=group.members,
+                context=f"of a group of {len(tensors)}: {whole}",
+            )
+            for position in range(len(tensors))
+        ],
+        compression,
+    )

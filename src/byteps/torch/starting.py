@@ -1,0 +1,56 @@
+"""``init``: joins the job, or under torchrun starts it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from byteps.adapters import current
+from byteps.adapters.process_sets import ProcessSet, add_process_set
+from byteps.communicator import Collectives, Meeting
+from byteps.config import Config
+
+
+def init(
+    lazy: bool = True,
+    *,
+    comm: object = None,
+    process_sets: Sequence[ProcessSet] | str | None = None,
+    **settings: object,
+) -> None:
+    """Join the job; under torchrun, start it. Does nothing if this process has joined already.
+
+    Args:
+        lazy: Accepted for BytePS scripts; means nothing.
+        comm: Accepted for Horovod scripts, which may pass ``None``: all ranks take part.
+        process_sets: Process sets to register, the same on all ranks; "dynamic" means nothing, as sets can
+            always be added later.
+        settings: Fields of ``byteps.config.Config`` by name, for example ``partition_bytes=1 << 20``. What is
+            not given comes from the environment, ``byteps.toml`` or the defaults.
+
+    Raises:
+        ConfigError: A setting cannot work.
+        JoinError: The job refused this process, or was not complete in time.
+        HandshakeError: The coordinator belongs to another job, or tokens differ.
+        ValueError: ``comm`` is given, or a process set cannot be; see ``add_process_set``.
+    """
+    wanted = [] if process_sets is None or process_sets == "dynamic" else list(process_sets)
+    if not all(isinstance(one, ProcessSet) for one in wanted):
+        raise ValueError(f'process_sets= must be a list of ProcessSet or "dynamic", not {process_sets!r}')
+    if comm is not None:
+        raise ValueError("init() cannot choose ranks by comm=; start only those that take part")
+    session = current.init(_discover, _engine, **settings)
+    for one in wanted:
+        if isinstance(one, ProcessSet) and one.process_set_id is None:  # init() may have been called before
+            add_process_set(one, session=session)
+
+
+def _engine(meeting: Meeting) -> Collectives:
+    from byteps.torch.collectives import engine  # for the same reason
+
+    return engine(meeting)
+
+
+def _discover(config: Config) -> tuple[Config, Callable[[], None]]:
+    from byteps.torch.torchrun import discover  # needs torch.distributed, which takes time to import
+
+    return discover(config)
