@@ -11,6 +11,7 @@ from typing import Any, Final, TypeVar
 from byteps.adapters.calls import Call
 from byteps.adapters.compression import NoneCompressor
 from byteps.adapters.current import current, kept
+from byteps.adapters.process_sets import ProcessSet
 from byteps.adapters.reductions import Average, Operator, Sum, sequence_number
 from byteps.dtypes import ReduceOp
 from byteps.session import Session
@@ -219,9 +220,9 @@ def gradient_scales(op: Operator, predivide: float) -> tuple[float, float]:
 
 
 def check_foreign(num_groups: int, groups: object, process_set: object) -> None:
-    """Warn of, or refuse, arguments of Horovod's that have no meaning here."""
-    if process_set is not None:
-        raise ValueError("process_set= is not supported: all ranks take part in every gradient")
+    """Refuse what is no process set, and warn of arguments of Horovod's that have no meaning here."""
+    if process_set is not None and not isinstance(process_set, ProcessSet):
+        raise ValueError(f"process_set= must be a ProcessSet, not {process_set!r}")
     if num_groups or groups is not None:
         warnings.warn(
             "num_groups= and groups= have no effect: servers reduce each gradient by itself", stacklevel=3

@@ -298,7 +298,7 @@ def DistributedOptimizer(  # noqa: N802  (the name that scripts use)
     _check_optimizer(optimizer)
     passes = checked_passes(backward_passes_per_step)
     scales = gradient_scales(Sum if op == Adasum else op, gradient_predivide_factor)
-    check_foreign(num_groups, groups, None)
+    check_foreign(num_groups, groups, process_set)
     parameters = named_parameters_of([group["params"] for group in optimizer.param_groups], named_parameters)
     session = current() if session is None else session
     if isinstance(op, Combination):
