@@ -23,7 +23,8 @@ from pathlib import Path
 
 from benchmarks.cluster import Cluster
 from benchmarks.common import Row, Table, report
-from benchmarks.emulated.contest import HOSTS, LEAD_S, Contest
+from benchmarks.emulated.contest import LEAD_S, Contest
+from benchmarks.emulated.places import HOSTS
 from benchmarks.emulated.profiles import ROWS, Setting
 from benchmarks.jobs import Job
 from byteps.tuning import records
