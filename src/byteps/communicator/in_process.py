@@ -58,10 +58,11 @@ class InProcessGroup:
     def start(self, rank: int, number: int, what: Collective, memory: Buffer, done: Done) -> None:
         """A rank starts its collective of that number."""
         with self._lock:
-            if self._closed:
-                self._pool.submit(done, ConnectionError(f"rank {min(self._closed)} has closed"))
+            call = self._calls.get(number) or _Call()
+            if gone := self._closed - call.done.keys():
+                self._pool.submit(done, ConnectionError(f"rank {min(gone)} has closed"))
                 return
-            call = self._calls.setdefault(number, _Call())
+            self._calls[number] = call
             call.what[rank], call.memory[rank], call.done[rank] = what, memory, done
             if len(call.what) == self._size:
                 del self._calls[number]
