@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 
 import byteps.tensorflow as bps
 from byteps.adapters.basics import _no_engine
+from byteps.adapters.process_sets import ProcessSet, global_process_set
 from byteps.errors import ConfigError, DeclarationError
 from byteps.session import Session
 from byteps.testing import cluster
@@ -207,6 +209,7 @@ def test_variables_made_after_the_optimizer_was_built(ranks: Ranks) -> None:
         ({"op": bps.Max}, "must be Average or Sum"),
         ({"op": bps.Sum, "gradient_predivide_factor": 2.0}, "gradient_predivide_factor"),
         ({"process_set": 1}, "process_set"),
+        ({"process_set": ProcessSet([0])}, "process_set"),
         ({"backward_passes_per_step": 2}, "gradient_accumulation_steps"),
     ],
 )
@@ -214,6 +217,22 @@ def test_variables_made_after_the_optimizer_was_built(ranks: Ranks) -> None:
 def test_options_that_cannot_work(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         bps.DistributedOptimizer(tf.keras.optimizers.SGD(), **options)
+
+
+@EARLY
+def test_some_ranks_alone_are_refused_and_all_of_them_are_not() -> None:
+    one = tf.Variable([1.0])
+    calls: list[Callable[[Any], Any]] = [
+        lambda ranks: bps.allreduce(one, process_set=ranks),
+        lambda ranks: bps.broadcast(one, 0, process_set=ranks),
+        lambda ranks: bps.broadcast_variables([one], 0, process_set=ranks),
+        lambda ranks: bps.broadcast_object(1, process_set=ranks),
+        lambda ranks: bps.allgather_object(1, process_set=ranks),
+    ]
+    for call in calls:
+        call(global_process_set)
+        with pytest.raises(ValueError, match="process_set= is not supported here"):
+            call(ProcessSet([0]))
 
 
 @EARLY

@@ -11,7 +11,7 @@ from typing import Any, Final, TypeVar
 from byteps.adapters.calls import Call
 from byteps.adapters.compression import NoneCompressor
 from byteps.adapters.current import current, kept
-from byteps.adapters.process_sets import ProcessSet
+from byteps.adapters.process_sets import ProcessSet, refuse_process_set
 from byteps.adapters.reductions import Average, Operator, Sum, sequence_number
 from byteps.dtypes import ReduceOp
 from byteps.session import Session
@@ -163,7 +163,7 @@ def gradient_reducer(
         gradient_predivide_factor: Divides before the sum and multiplies after it; only with ``Average``.
         backward_passes_per_step: Must be 1: Keras's optimizers add up gradients themselves.
         num_groups, groups: Accepted for Horovod scripts; servers reduce each gradient by itself.
-        process_set: Must be None.
+        process_set: None or ``global_process_set``.
         session: The session of ``init()`` if not given.
         foreign: ``device_dense``, ``device_sparse``, ``average_aggregated_gradients``,
             ``scale_local_gradients``, ``use_locking``: accepted for Horovod scripts; mean nothing.
@@ -183,7 +183,8 @@ def gradient_reducer(
             "backward_passes_per_step is not supported here: make the optimizer with "
             "gradient_accumulation_steps=, as keras.optimizers do it themselves"
         )
-    check_foreign(num_groups, groups, process_set)
+    refuse_process_set(process_set)
+    check_foreign(num_groups, groups, None)
     scales = gradient_scales(op, gradient_predivide_factor)
     names = kept(VariableNames) if session is None else VariableNames()
     rounds = GradientRounds(current() if session is None else session, op, scales, names)

@@ -20,7 +20,7 @@ import tensorflow as tf
 
 from byteps.adapters import basics
 from byteps.adapters.calls import Call, copy_call, reduction_call
-from byteps.adapters.gradients import check_foreign
+from byteps.adapters.process_sets import refuse_process_set
 from byteps.adapters.reductions import resolve_op
 from byteps.dtypes import ReduceOp
 from byteps.session import Session
@@ -83,9 +83,9 @@ def allreduce(
         device_dense, device_sparse, ignore_name_scope: Accepted for Horovod scripts; mean nothing.
         prescale_factor: Applied to each contribution before the reduction.
         postscale_factor: Applied to the result.
-        process_set: Must be None.
+        process_set: None or ``global_process_set``.
     """
-    check_foreign(0, None, process_set)
+    refuse_process_set(process_set)
     scales = (float(prescale_factor), float(postscale_factor))
     return _reduce(tensor, average, op, name, compression, scales, None, session)
 
@@ -135,10 +135,10 @@ def broadcast(
         root_rank: The rank whose values all get.
         name: Identifies the tensor across ranks.
         ignore_name_scope: Accepted for Horovod scripts; means nothing.
-        process_set: Must be None.
+        process_set: None or ``global_process_set``.
         session: The session of ``init()`` if not given.
     """
-    check_foreign(0, None, process_set)
+    refuse_process_set(process_set)
     tensor = tensor_of(tensor, "broadcast" if name is None else repr(name))
     name = graph_name(tensor, ReduceOp.COPY) if name is None else name
     return differentiable(copy_call(partial(check, tensor), root_rank, name, session), tensor)

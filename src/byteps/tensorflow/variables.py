@@ -10,8 +10,8 @@ import tensorflow as tf
 from byteps.adapters.calls import copy_call
 from byteps.adapters.current import current
 from byteps.adapters.exchange import ObjectExchange
-from byteps.adapters.gradients import check_foreign
 from byteps.adapters.objects import ObjectCodec
+from byteps.adapters.process_sets import refuse_process_set
 from byteps.adapters.variables import broadcast_arrays
 from byteps.session import Session
 from byteps.tensorflow.rounds import carry_out, dense
@@ -31,7 +31,7 @@ def broadcast_variables(
     Args:
         variables: ``tf.Variable`` or Keras variables, in the same order on all ranks.
         root_rank: The rank whose values all get.
-        process_set: Must be None.
+        process_set: None or ``global_process_set``.
         inplace: Accepted for Horovod scripts; variables are always overwritten.
         session: The session of ``init()`` if not given.
 
@@ -43,7 +43,7 @@ def broadcast_variables(
         NotInitialized: ``init()`` has not been called.
         DeclarationError: Ranks differ in a variable's shape or dtype.
     """
-    check_foreign(0, None, process_set)
+    refuse_process_set(process_set)
     variables = list(variables)
     if not variables:
         raise ValueError(
@@ -127,7 +127,7 @@ def broadcast_object(
         session: The byteps session, that of ``init()`` if not given. A TensorFlow 1 session, as Horovod
             scripts pass, is not needed and means nothing.
         name: Identifies the call across ranks; by the order of calls if not given.
-        process_set: Must be None.
+        process_set: None or ``global_process_set``.
         allow_pickle: Send the object pickled; the same on all ranks. Unpickling runs what the root says.
 
     Raises:
@@ -135,7 +135,7 @@ def broadcast_object(
         ValueError: The root is no rank, or pickled without ``allow_pickle`` here.
         NotInitialized: ``init()`` has not been called.
     """
-    check_foreign(0, None, process_set)
+    refuse_process_set(process_set)
     return _exchange(session, allow_pickle).broadcast(obj, root_rank, name)
 
 
@@ -159,7 +159,7 @@ def allgather_object(
         ValueError: Another rank's object cannot be sent.
         NotInitialized: ``init()`` has not been called.
     """
-    check_foreign(0, None, process_set)
+    refuse_process_set(process_set)
     return _exchange(session, allow_pickle).allgather(obj, name)
 
 
