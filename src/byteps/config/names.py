@@ -131,7 +131,7 @@ IGNORED_NAMES: tuple[tuple[str, tuple[str, ...]], ...] = (
         ("HOROVOD_FUSION_THRESHOLD", "HOROVOD_*GROUP_FUSION", "HOROVOD_BATCH_D2D_MEMCOPIES"),
     ),
     ("tensors are declared once", ("HOROVOD_CACHE_CAPACITY",)),
-    ("there is nothing of it to tune", ("HOROVOD_AUTOTUNE*",)),
+    ("use `tune`", ("HOROVOD_AUTOTUNE*",)),
     ("use `stall_warning_s` = 0", ("HOROVOD_STALL_CHECK_DISABLE",)),
     ("use `peer_timeout_s`", ("HOROVOD_GLOO_TIMEOUT_SECONDS",)),
     ("membership is fixed", ("HOROVOD_ELASTIC*",)),

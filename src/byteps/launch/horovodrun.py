@@ -46,9 +46,9 @@ _IGNORED: tuple[tuple[str, tuple[str, ...], int], ...] = (
         ),
         0,
     ),
-    ("there is nothing of it to tune", ("--autotune", "--no-autotune"), 0),
+    ("--tune is what tunes sizes", ("--autotune", "--no-autotune"), 0),
     (
-        "there is nothing of it to tune",
+        "--tune is what tunes sizes",
         (
             *("--autotune-log-file", "--autotune-warmup-samples", "--autotune-steps-per-sample"),
             *("--autotune-bayes-opt-max-samples", "--autotune-gaussian-process-noise"),
