@@ -219,7 +219,7 @@ class Retract(msgspec.Struct, frozen=True, array_like=True, tag=True):
 
 
 class Finished(msgspec.Struct, frozen=True, array_like=True, tag=True):
-    """Worker -> coordinator: ephemeral tensors that this rank is done with."""
+    """Worker -> coordinator: this rank is done with ephemeral tensors, or with what others stand for now."""
 
     ids: list[Count]
 
