@@ -128,6 +128,7 @@ class Session:
         homogeneous: whether all nodes have equally many workers.
         servers: the number of servers.
         process_sets: ranks of each process set by its number, all ranks first; None: removed.
+        joins: how often all ranks have joined; the same on all ranks whenever they communicate.
         config: the settings in force.
         trace: records the timeline, if one is asked for.
         unfinished: who may have rounds to finish before this worker leaves.
@@ -152,6 +153,7 @@ class Session:
         self.homogeneous = welcome.homogeneous
         self.servers = len(welcome.servers)
         self.process_sets: list[tuple[int, ...] | None] = [tuple(range(welcome.size))]
+        self.joins = 0
         self.communicator = communicator
         self.trace = trace or Trace()
         self._control = control
@@ -234,7 +236,9 @@ class Session:
         """
         self._finish_rounds()
         self._check_open()
-        return self.rank if self._absence is None else self._absence.stand_in(self, self._unnamed)
+        last = self.rank if self._absence is None else self._absence.stand_in(self, self._unnamed)
+        self.joins += 1
+        return last
 
     def barrier(self) -> None:
         """Wait until every rank has come here.

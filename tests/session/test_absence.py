@@ -78,6 +78,31 @@ def test_rounds_in_flight_when_a_rank_joins(job: Job) -> None:
         assert len(set(run_ranks(sessions, run))) == 1
 
 
+@pytest.mark.parametrize("steps", [[(3, 1), (2, 2)], [(1, 0), (1, 1)], [(0, 2), (2, 0), (1, 1)]])
+def test_an_optimizer_goes_on_after_a_join(job: Job, steps: list[tuple[int, int]]) -> None:
+    """Also on a rank that had no step before it, and with a parameter that only some steps use."""
+
+    def train(session: Session) -> list[float]:
+        used, rare = torch.nn.Parameter(torch.zeros(1)), torch.nn.Parameter(torch.zeros(1))
+        plain = torch.optim.SGD([used, rare], lr=1.0)
+        optimizer = bps.DistributedOptimizer(plain, [("used", used), ("rare", rare)], session=session)
+        values = []
+        for phase in steps:
+            for step in range(phase[session.rank]):
+                optimizer.zero_grad()
+                (used + (rare if step == 1 else 0)).backward()
+                optimizer.step()
+            session.join()
+            bps.broadcast_parameters({"used": used, "rare": rare}, root_rank=0, session=session)
+            values.append(used.item())
+        return values
+
+    with job(2) as sessions:
+        found = run_ranks(sessions, train)
+    assert found[0] == found[1]
+    assert found[0][-1] == found[0][-2] - steps[-1][0], "both had steps"
+
+
 def test_a_joined_rank_is_no_root_and_takes_no_rows(job: Job) -> None:
     def run(session: Session) -> None:
         if session.rank != 0:

@@ -20,7 +20,8 @@ class Usage:
 
     The first round counts the ranks that use each parameter. Where some but not all do, or none does though
     it is not frozen, the parameter is doubtful, and later rounds ask for the doubtful ones again. Models that
-    use all parameters, or freeze them, ask only once.
+    use all parameters, or freeze them, ask only once. All ranks count anew after a ``join``: one that had no
+    step before it has not counted.
 
     Args:
         session: Where to ask.
@@ -32,6 +33,7 @@ class Usage:
         self._session = session
         self._members = members
         self._prefix = prefix
+        self._joins = session.joins
         self._asked = 0
         self._doubtful: list[Slot] | None = None
 
@@ -45,6 +47,8 @@ class Usage:
         Args:
             slots: All parameters; what has a gradient on this rank is in flight.
         """
+        if self._joins != self._session.joins:
+            self._joins, self._asked, self._doubtful = self._session.joins, 0, None
         if self._doubtful is None:
             wanted = self._count(slots)
         else:
@@ -74,7 +78,7 @@ class Usage:
     def _reduce(self, marks: Sequence[int], dtype: torch.dtype, op: ReduceOp) -> list[int]:
         counting = op is ReduceOp.SUM
         self._asked += counting
-        name = f"{self._prefix}#{'count' if counting else 'used'}.{self._asked}"
+        name = f"{self._prefix}#{'count' if counting else 'used'}.{self._joins}.{self._asked}"
         vector = torch.tensor(marks, dtype=dtype)
         spec = msgspec.structs.replace(spec_of(vector, name, op, ephemeral=counting), members=self._members)
         start(self._session, spec, vector, vector, priority=1).finish()
