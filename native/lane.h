@@ -105,7 +105,7 @@ class Lane {
             std::shared_ptr<void> owner = nullptr);
   void close_peer(Peer& peer);
   void send_all(const Header& header);
-  bool is_quiet();  // everything has left this host
+  bool is_quiet();  // the links have sent everything
   Peer* peer(uint32_t number) const { return number < peers_.size() ? peers_[number].get() : nullptr; }
   void close_all();
 

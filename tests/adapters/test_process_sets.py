@@ -134,3 +134,18 @@ def test_all_reduce_refuses_them() -> None:
 
     with cluster(2, communicator="allreduce", **LIMITS) as sessions:
         run_ranks(sessions, run)
+
+
+def test_a_set_can_be_registered_again_after_a_shutdown() -> None:
+    sets = [bps.ProcessSet([1]) for _ in range(2)]
+
+    def use(session: Session) -> float:
+        own = bps.add_process_set(sets[session.rank], session=session)
+        if session.rank == 0:
+            return 0.0
+        return bps.allreduce(torch.ones(1), process_set=own, session=session).item()
+
+    for _ in range(2):
+        with cluster(2, 1, **LIMITS) as sessions:
+            assert run_ranks(sessions, use) == [0.0, 1.0]
+        assert [one.process_set_id for one in sets] == [None, None]

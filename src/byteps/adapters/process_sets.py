@@ -192,6 +192,7 @@ def add_process_set(process_set: ProcessSet | Iterable[int], *, session: Session
         )
     session.process_sets.append(ranks)
     added.enter(session, len(session.process_sets) - 1)
+    session.on_shutdown.append(lambda: _leave(added, session))
     return added
 
 
@@ -208,6 +209,12 @@ def remove_process_set(process_set: ProcessSet, *, session: Session | None = Non
     session.process_sets[number] = None
     process_set.leave()
     return True
+
+
+def _leave(process_set: ProcessSet, session: Session) -> None:
+    """Whoever calls ``init()`` again may register the set again."""
+    if process_set.session is session:
+        process_set.leave()
 
 
 def group_of(process_set: ProcessSet | None, session: Session | None) -> Group:
