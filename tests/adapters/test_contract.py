@@ -20,7 +20,7 @@ from byteps.wire import TensorSpec
 from .conftest import Ranks
 from .drivers.interface import Array, Driver, batch, initial_parameters, joined
 
-DRIVERS = {"torch": "TorchDriver", "tensorflow": "TensorFlowDriver"}
+DRIVERS = {"torch": "TorchDriver", "tensorflow": "TensorFlowDriver", "jax": "JaxDriver"}
 OPS = (Sum, Average, Min, Max, Product)
 STEPS = 30
 SHAPES = [(), (3, 5), (0,), (4, 0, 2), (40_001,)]

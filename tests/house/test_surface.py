@@ -9,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import byteps.jax
 import byteps.keras.callbacks
 import byteps.scheduler
 import byteps.tensorflow
@@ -52,6 +53,7 @@ def _cpu_seconds(*command: str) -> float:
 
 def test_public_names_are_the_listed_ones() -> None:
     modules = (
+        byteps.jax,
         byteps.keras,
         byteps.keras.callbacks,
         byteps.scheduler,
