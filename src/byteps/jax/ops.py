@@ -15,16 +15,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
-from typing import Any
+from typing import Any, Final
 
-from byteps.adapters.calls import Call, Check, copy_call, reduction_call
+from byteps.adapters.calls import Call, copy_call, reduction_call
 from byteps.adapters.current import current
 from byteps.adapters.reductions import resolve_op, sequence_number
 from byteps.dtypes import ReduceOp
 from byteps.jax.compression import Compression
 from byteps.jax.rounds import differentiable, is_traced
-from byteps.jax.trees import array_of, check, leaks_explained, named_leaves
+from byteps.jax.trees import arrays_of, leaks_explained, named_leaves
 from byteps.session import Session
 
 
@@ -34,6 +33,8 @@ def push_pull(
     name: str | None = None,
     compression: Any = Compression.none,
     op: ReduceOp | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
     *,
     priority: int | None = None,
     session: Session | None = None,
@@ -47,41 +48,27 @@ def push_pull(
         name: Identifies the tree across ranks.
         compression: One of ``Compression``, or a class like them.
         op: ``Average`` (the default), ``Sum``, ``Min``, ``Max`` or ``Product``.
+        prescale_factor: Applied to each contribution before the reduction.
+        postscale_factor: Applied to the result.
         priority: Of the first leaf, 0 if not given; higher numbers are sent first, later leaves count down.
         session: The session of ``init()`` if not given.
 
     Returns:
         A tree of new arrays of the same shapes and dtypes.
     """
-    return allreduce(tree, average, name, compression, op, priority=priority, session=session)
-
-
-def allreduce(
-    tree: Any,
-    average: bool | None = None,
-    name: str | None = None,
-    compression: Any = Compression.none,
-    op: ReduceOp | None = None,
-    prescale_factor: float = 1.0,
-    postscale_factor: float = 1.0,
-    *,
-    priority: int | None = None,
-    session: Session | None = None,
-) -> Any:
-    """``push_pull`` under Horovod's name, with factors.
-
-    Args:
-        tree, average, name, compression, op, priority, session: As for ``push_pull``.
-        prescale_factor: Applied to each contribution before the reduction.
-        postscale_factor: Applied to the result.
-    """
     resolved = resolve_op(average, op)
     scales = (float(prescale_factor), float(postscale_factor))
 
-    def call_of(check: Check, name: str | None) -> Call:
-        return reduction_call(check, None, resolved, name, priority=priority, scales=scales, session=session)
+    def call_of(name: str | None) -> Call:
+        return reduction_call(
+            _checked, None, resolved, name, priority=priority, scales=scales, session=session
+        )
 
     return _each("push_pull", tree, name, call_of, compression, resolved, session)
+
+
+allreduce: Final = push_pull
+"""Horovod's name."""
 
 
 def broadcast(tree: Any, root_rank: int, name: str | None = None, *, session: Session | None = None) -> Any:
@@ -96,8 +83,8 @@ def broadcast(tree: Any, root_rank: int, name: str | None = None, *, session: Se
         session: The session of ``init()`` if not given.
     """
 
-    def call_of(check: Check, name: str | None) -> Call:
-        return copy_call(check, root_rank, name, session)
+    def call_of(name: str | None) -> Call:
+        return copy_call(_checked, root_rank, name, session)
 
     return _each("broadcast", tree, name, call_of, Compression.none, ReduceOp.COPY, session)
 
@@ -106,7 +93,7 @@ def _each(
     kind: str,
     tree: Any,
     name: str | None,
-    call_of: Callable[[Check, str | None], Call],
+    call_of: Callable[[str | None], Call],
     compression: Any,
     op: ReduceOp,
     session: Session | None,
@@ -115,25 +102,18 @@ def _each(
     leaves, tree_of = named_leaves(tree)
     label = kind if name is None else repr(name)
     with leaks_explained(label):
-        arrays = [array_of(leaf, f"{label}{path}") for path, leaf in leaves]
-        for (path, _), array in zip(leaves, arrays, strict=True):
-            check(array, f"{label}{path}", op)
-        if name is None and is_traced(arrays):
-            name = _traced_name(kind, session)
-        calls = []
-        for position, ((path, _), array) in enumerate(zip(leaves, arrays, strict=True)):
-            call = call_of(partial(check, array), f"{name}{path}" if isinstance(name, str) else name)
-            calls.append(replace(call, priority=call.priority - position))
+        arrays = arrays_of(leaves, label, op)
+        if name is None and is_traced(arrays):  # one name for all runs of the function
+            number = sequence_number(current() if session is None else session, f"{kind}.traced")
+            name = f"traced.{number}"
+        calls = [call_of(f"{name}{path}" if isinstance(name, str) else name) for path, _ in leaves]
+        calls = [replace(call, priority=call.priority - place) for place, call in enumerate(calls)]
         wires = [compression.compress(array) for array in arrays]
         results = differentiable(calls, [wire for wire, _ in wires])
         return tree_of(
-            [
-                compression.decompress(result, context)
-                for result, (_, context) in zip(results, wires, strict=True)
-            ]
+            [compression.decompress(*pair) for pair in zip(results, (c for _, c in wires), strict=True)]
         )
 
 
-def _traced_name(kind: str, session: Session | None) -> str:
-    """What a call without a name is called in each run of the function that is traced."""
-    return f"traced.{sequence_number(current() if session is None else session, f'{kind}.traced')}"
+def _checked(name: str, op: ReduceOp) -> None:
+    """The leaves are checked before any of them takes a number."""

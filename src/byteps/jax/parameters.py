@@ -13,7 +13,7 @@ from byteps.adapters.objects import ObjectCodec
 from byteps.adapters.variables import broadcast_arrays
 from byteps.dtypes import ReduceOp
 from byteps.jax.rounds import is_traced
-from byteps.jax.trees import array_of, check, leaks_explained, named_leaves
+from byteps.jax.trees import arrays_of, leaks_explained, named_leaves
 from byteps.session import Session
 
 
@@ -43,12 +43,8 @@ def broadcast_parameters(params: Any, root_rank: int = 0, *, session: Session | 
                 "jax.jit, jax.grad or the like traces, on params themselves. Within it, broadcast(tree, "
                 "root_rank) can be traced"
             )
-    arrays = []
-    for path, leaf in leaves:
-        label = f"broadcast_parameters{path}"
-        check(array_of(leaf, label), label, ReduceOp.COPY)
-        arrays.append((path, np.asarray(leaf)))
-    found = broadcast_arrays(arrays, root_rank, session)
+    arrays_of(leaves, "broadcast_parameters", ReduceOp.COPY)
+    found = broadcast_arrays([(path, np.asarray(leaf)) for path, leaf in leaves], root_rank, session)
     return tree_of([_like(leaf, value) for leaf, value in zip(values, found, strict=True)])
 
 

@@ -39,6 +39,7 @@ def carry_out(calls: Sequence[Call], arrays: Sequence[Any]) -> list[Any]:
         New arrays of the same shapes and dtypes.
 
     Raises:
+        RuntimeError: Within ``shard_map``.
         BytePSError: A round failed; in compiled code when it runs.
     """
     if not is_traced(arrays):
@@ -52,11 +53,15 @@ def carry_out(calls: Sequence[Call], arrays: Sequence[Any]) -> list[Any]:
     def _of_batch(size: int, batched: list[bool], *values: Any) -> tuple[list[Any], list[bool]]:
         return carry_out(calls, values), list(batched)
 
-    results: list[Any] = run(*arrays)
-    return results
+    return list(run(*arrays))
 
 
 def _nodes(calls: Sequence[Call], arrays: Sequence[Any]) -> list[Any]:
+    if jax.sharding.get_abstract_mesh().manual_axes:
+        raise RuntimeError(
+            f"{calls[0].name}: within jax.shard_map each device would send for itself. Reduce what the "
+            "mapped function returns, for example after jax.lax.psum"
+        )
     rounds = Rounds()
     pairs = [*zip(calls, arrays, strict=True)]
     numbers = [_start(rounds, call, array) for call, array in reversed(pairs)][::-1]
@@ -102,8 +107,7 @@ def differentiable(calls: Sequence[Call], arrays: Sequence[Any]) -> list[Any]:
         return tuple(_gradients(calls, upstream))
 
     run.defvjp(forward, backward)
-    results: list[Any] = run(*arrays)
-    return results
+    return list(run(*arrays))
 
 
 def _gradients(calls: Sequence[Call], upstream: Sequence[Any]) -> list[Any]:
@@ -111,9 +115,9 @@ def _gradients(calls: Sequence[Call], upstream: Sequence[Any]) -> list[Any]:
     found: list[Any] = [None] * len(calls)
     used = [place for place, gradient in enumerate(upstream) if gradient.dtype != jax.dtypes.float0]
     given = [upstream[place] for place in used]
-    traced = is_traced(given)
     backs = [calls[place].of_gradient() for place in used]
-    backs = [replace(back, ephemeral=back.ephemeral and not traced) for back in backs]
+    if is_traced(given):  # and may run more than once
+        backs = [replace(back, ephemeral=False) for back in backs]
     for place, result in zip(used, differentiable(backs, given), strict=True):
         found[place] = result if calls[place].sends else jnp.zeros_like(result)
     return found

@@ -7,11 +7,11 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from byteps.adapters.gradients import gradient_reducer
-from byteps.adapters.reductions import Average
+from byteps.adapters.reductions import Average, sequence_number
 from byteps.dtypes import ReduceOp
 from byteps.jax.compression import Compression
 from byteps.jax.gradients import GradientReducer
-from byteps.jax.trees import array_of, check, leaks_explained, named_leaves
+from byteps.jax.trees import arrays_of, leaks_explained, named_leaves
 from byteps.session import Session
 
 
@@ -19,7 +19,7 @@ class GradientTransformation(NamedTuple):
     """What optax means by it, for ``optax.chain`` and the like.
 
     Attributes:
-        init: Makes the state, here none, of parameters.
+        init: Parameters to a state, here none.
         update: (updates, state, params) to (new updates, new state).
     """
 
@@ -27,7 +27,7 @@ class GradientTransformation(NamedTuple):
     update: Callable[..., tuple[Any, Any]]
 
 
-class _Leaf:
+class _Parameter:
     """Stands for a parameter, whose array is another one after each step."""
 
     def __init__(self, path: str) -> None:
@@ -57,30 +57,30 @@ def push_pull_gradients(
         ValueError: An option cannot work.
         NotInitialized: ``init()`` has not been called.
     """
-    reducer = gradient_reducer(
-        GradientReducer,
-        compression=compression,
-        op=op,
-        gradient_predivide_factor=gradient_predivide_factor,
-        session=session,
-    )
-    known: dict[str, _Leaf] = {}
+    options: dict[str, Any] = {"compression": compression, "op": op, "session": session}
+    options["gradient_predivide_factor"] = gradient_predivide_factor
+    reducer = gradient_reducer(GradientReducer, **options)
+    number = sequence_number(reducer.rounds.session, "transformation")
+    prefix = f"[{number}]" if number else ""  # other models may have the same paths
+    known: dict[str, _Parameter] = {}
+
+    def parameter(path: str) -> _Parameter:
+        return known.setdefault(path, _Parameter(f"{prefix}{path}"))
 
     def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
-        return _reduced(reducer, known, updates), state
+        return _reduced(reducer, parameter, updates), state
 
     return GradientTransformation(lambda params: (), update)
 
 
-def _reduced(reducer: GradientReducer, known: dict[str, _Leaf], updates: Any) -> Any:
+def _reduced(reducer: GradientReducer, parameter: Callable[[str], _Parameter], updates: Any) -> Any:
     leaves, tree_of = named_leaves(updates)
     order = sorted(range(len(leaves)), key=lambda place: _natural(leaves[place][0]))
-    with leaks_explained("push_pull_gradients"):
-        arrays = {place: array_of(leaves[place][1], f"gradient.{leaves[place][0]}") for place in order}
-        for place, array in arrays.items():
-            check(array, f"gradient.{leaves[place][0]}", reducer.rounds.op)
-        paths = [known.setdefault(leaves[place][0], _Leaf(leaves[place][0])) for place in order]
-        results = dict(zip(order, reducer.reduce([*arrays.values()], paths), strict=True))
+    leaves = [leaves[place] for place in order]
+    with leaks_explained("gradients"):
+        arrays = arrays_of(leaves, "gradient.", reducer.rounds.op)
+        parameters = [parameter(path) for path, _ in leaves]
+        results = dict(zip(order, reducer.reduce(arrays, parameters), strict=True))
     return tree_of([results[place] for place in range(len(leaves))])
 
 

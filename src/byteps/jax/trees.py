@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -20,29 +20,30 @@ def named_leaves(tree: Any) -> tuple[list[tuple[str, Any]], Callable[[list[Any]]
     return [(jax.tree_util.keystr(path), leaf) for path, leaf in leaves], structure.unflatten
 
 
-def array_of(value: Any, name: str) -> Any:
-    """A JAX array, or tracer, of a leaf.
+def arrays_of(leaves: Sequence[tuple[str, Any]], name: str, op: ReduceOp) -> list[Any]:
+    """JAX arrays, or tracers, of named leaves.
 
     Args:
-        value: The leaf.
-        name: Named in errors.
+        leaves: (path, leaf) of each.
+        name: Of the tree; named in errors, with the leaf's path.
+        op: How they are to be reduced.
 
     Raises:
-        TypeError: JAX makes no array of it.
-        ValueError: It is a random key.
+        TypeError: JAX makes no array of a leaf.
+        ValueError: One cannot be sent, or not with this operator.
     """
+    return [_array_of(leaf, f"{name}{path}", op) for path, leaf in leaves]
+
+
+def _array_of(leaf: Any, name: str, op: ReduceOp) -> Any:
     try:
-        array = jnp.asarray(value)
+        array = jnp.asarray(leaf)
     except (TypeError, ValueError) as error:
-        raise TypeError(f"{name}: JAX makes no array of a {type(value).__name__}: {error}") from error
+        raise TypeError(f"{name}: JAX makes no array of this {type(leaf).__name__}: {error}") from error
     if jnp.issubdtype(array.dtype, jax.dtypes.prng_key):
         raise ValueError(f"{name}: random keys cannot be sent. Send jax.random.key_data(key)")
-    return array
-
-
-def check(array: Any, name: str, op: ReduceOp) -> None:
-    """Raise ValueError if an array's dtype cannot be sent, or not with this operator."""
     tensor_spec(name, element_type(array.dtype.name, name), (), op)
+    return array
 
 
 @contextmanager

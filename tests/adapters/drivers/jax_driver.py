@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
 import byteps.jax as bps
@@ -16,10 +14,7 @@ from byteps.jax.rounds import carry_out
 from byteps.session import Session
 
 from .interface import LEARNING_RATE, Array, initial_parameters
-
-jax.config.update("jax_enable_x64", True)
-# Ranks are threads here and share JAX's own: one that waits must not hold those of the others.
-jax.config.update("jax_cpu_enable_async_dispatch", False)
+from .jax_threads import jax, jnp
 
 
 def _at_once(session: Session, array: Array, **options: Any) -> Array:
@@ -105,7 +100,7 @@ class JaxDriver:
 
     def unsendable(self) -> Mapping[str, tuple[object, type[Exception], str]]:
         return {
-            "object": ([object()], TypeError, r"wrong'\[0\]: JAX makes no array of a object"),
+            "object": ([object()], TypeError, r"wrong'\[0\]: JAX makes no array of this object"),
             "complex": (jnp.zeros(2, jnp.complex64), ValueError, "complex"),
             "key": ({"key": jax.random.key(0)}, ValueError, r"\['key'\]: .*jax\.random\.key_data"),
             "eight bits": (jnp.zeros(2, jnp.float8_e4m3fn), ValueError, "float8_e4m3fn cannot be reduced"),
