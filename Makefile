@@ -2,7 +2,7 @@
 
 PYTHON ?= python3
 TORCH ?= torch==2.13.0
-FRAMEWORKS ?= tensorflow-cpu==2.21.0 jax==0.10.2
+FRAMEWORKS ?= tensorflow-cpu==2.21.0 jax==0.10.2 optax==0.2.8
 CXX ?= g++
 CLANG ?= clang++
 FUZZ_RUNS ?= 1000000

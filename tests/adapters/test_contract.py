@@ -11,16 +11,15 @@ import numpy as np
 import pytest
 
 from byteps.adapters.reductions import Average, Max, Min, Product, Sum
-from byteps.communicator import Buffer, Communicator, Transfer
 from byteps.dtypes import ReduceOp
 from byteps.errors import DeclarationError, NotInitialized
 from byteps.session import Session
-from byteps.wire import TensorSpec
 
 from .conftest import Ranks
 from .drivers.interface import Array, Driver, batch, initial_parameters, joined
+from .spy import Spy
 
-DRIVERS = {"torch": "TorchDriver", "tensorflow": "TensorFlowDriver"}
+DRIVERS = {"torch": "TorchDriver", "tensorflow": "TensorFlowDriver", "jax": "JaxDriver"}
 OPS = (Sum, Average, Min, Max, Product)
 STEPS = 30
 SHAPES = [(), (3, 5), (0,), (4, 0, 2), (40_001,)]
@@ -54,25 +53,6 @@ def expected(parts: Sequence[Array], op: ReduceOp) -> Array:
         if parts[0].dtype.kind in "iu":
             result = np.trunc(result)
     return np.asarray(result).astype(parts[0].dtype)
-
-
-class _Spy:
-    """A communicator that notes what is submitted, in order, with its priority."""
-
-    def __init__(self, session: Session) -> None:
-        self._communicator = session.communicator
-        self.submitted: list[tuple[str, int]] = []
-        session.communicator = self
-
-    def submit(
-        self, spec: TensorSpec, source: Buffer | None, destination: Buffer | None, priority: int
-    ) -> Transfer:
-        self.submitted.append((spec.name, priority))
-        return self._communicator.submit(spec, source, destination, priority)
-
-    def __getattr__(self, name: str) -> Any:
-        plain: Communicator = self.__dict__["_communicator"]
-        return getattr(plain, name)
 
 
 def test_values_dtypes_and_shapes(ranks: Ranks, driver: Driver) -> None:
@@ -137,7 +117,7 @@ def test_all_are_started_before_one_is_waited_for(ranks: Ranks, driver: Driver) 
     names = [f"tensor {number}" for number in range(40)]
 
     def work(session: Session) -> list[str]:
-        spy = _Spy(session)
+        spy = Spy(session)
         order = names if session.rank else names[::-1]
         found = driver.together(session, {name: np.full(3, float(len(name))) for name in order})
         assert all(value.tolist() == [2.0 * len(name)] * 3 for name, value in found.items())
@@ -253,7 +233,7 @@ def test_training_equals_one_process_and_the_first_layer_is_the_most_urgent(
     assert not np.allclose(alone[0], initial_parameters()[0])
 
     def work(session: Session) -> tuple[list[Array], dict[str, int]]:
-        spy = _Spy(session)
+        spy = Spy(session)
         trained = driver.train(session, [batch(session.rank, step) for step in range(STEPS)])
         return trained, {name: priority for name, priority in spy.submitted if "#" not in name}
 

@@ -25,7 +25,7 @@ def test_an_urgent_file_cuts_in() -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(110)
-@pytest.mark.parametrize("example", ["mnist_tensorflow.py", "mnist_keras.py"])
+@pytest.mark.parametrize("example", ["mnist_tensorflow.py", "mnist_keras.py", "mnist_jax.py"])
 def test_a_cnn_learns_mnist_on_two_workers(example: str) -> None:
     script = str(ROOT / "examples" / example)
     job = run_byteps("run", "-np", "2", "--servers", "2", sys.executable, script, "--epochs", "3")

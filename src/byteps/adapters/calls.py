@@ -67,7 +67,10 @@ class Call:
             ValueError: The operator has no gradient.
         """
         if self.op not in (Average, Sum, ReduceOp.COPY):
-            raise ValueError(f"{self.name}: {self.op.name.title()} has no gradient here: detach() its input")
+            raise ValueError(
+                f"{self.name}: {self.op.name.title()} has no gradient here. Stop it before the "
+                "call: detach(), tf.stop_gradient or jax.lax.stop_gradient"
+            )
         op = Average if self.op is ReduceOp.COPY else self.op
         return replace(self, name=f"{self.name}.gradient", op=op, root=-1)
 

@@ -1,6 +1,51 @@
-"""JAX arrays within compiled functions, for Keras's backend of that name.
+"""byteps for JAX: ``import byteps.jax as bps``.
 
-``gradients``  lists of gradients, reduced over all ranks
+``ops`` ``rounds``           trees of arrays, outside of ``jit`` and within; gradients flow through
+``transform`` ``gradients``  training: an optax transformation; lists of gradients, for Keras's backend
+``parameters``               parameters, optimizer states and objects that become the root's
+``trees`` ``compression``    what can be sent
 """
 
 from __future__ import annotations
+
+from byteps.adapters.basics import (
+    barrier,
+    get_pushpull_speed,
+    init,
+    is_initialized,
+    local_rank,
+    local_size,
+    rank,
+    shutdown,
+    size,
+)
+from byteps.adapters.reductions import Average, Max, Min, Product, Sum
+from byteps.jax.compression import Compression
+from byteps.jax.ops import allreduce, broadcast, push_pull
+from byteps.jax.parameters import allgather_object, broadcast_object, broadcast_parameters
+from byteps.jax.transform import push_pull_gradients
+
+__all__ = [
+    "Average",
+    "Compression",
+    "Max",
+    "Min",
+    "Product",
+    "Sum",
+    "allgather_object",
+    "allreduce",
+    "barrier",
+    "broadcast",
+    "broadcast_object",
+    "broadcast_parameters",
+    "get_pushpull_speed",
+    "init",
+    "is_initialized",
+    "local_rank",
+    "local_size",
+    "push_pull",
+    "push_pull_gradients",
+    "rank",
+    "shutdown",
+    "size",
+]

@@ -1,0 +1,123 @@
+"""Rounds of JAX arrays, at once or as nodes of a function that is traced.
+
+Compiled code calls back twice for each array: to start its round, which gives its number, and to wait. JAX
+runs ordered callbacks one after the other, in the order in which they are traced. So the starts of a group
+come before its first wait, last layer first, as the backward pass computes; and ranks must trace the same
+program.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.custom_batching import custom_vmap
+from jax.experimental import io_callback
+
+from byteps.adapters.arrays import ArrayRound, Rounds, reduce_arrays
+from byteps.adapters.calls import Call
+from byteps.errors import SessionClosed
+
+
+def is_traced(arrays: Sequence[Any]) -> bool:
+    """Whether arrays belong to a function that is traced, or are constants of one that is compiled."""
+    return any(isinstance(array, jax.core.Tracer) for array in [*arrays, jax.lax.full((), 0)])
+
+
+def carry_out(calls: Sequence[Call], arrays: Sequence[Any]) -> list[Any]:
+    """Carry out rounds that are all in flight together; under ``vmap`` a round is one of the whole batch.
+
+    Args:
+        calls: The rounds, in the order in which results will be needed.
+        arrays: What this rank contributes.
+
+    Returns:
+        New arrays of the same shapes and dtypes.
+
+    Raises:
+        RuntimeError: Within ``shard_map``.
+        BytePSError: A round failed; in compiled code when it runs.
+    """
+    if not is_traced(arrays):
+        return [jnp.asarray(found) for found in reduce_arrays(calls, [*map(np.asarray, arrays)])]
+
+    @custom_vmap
+    def run(*values: Any) -> list[Any]:
+        return _nodes(calls, values)
+
+    @run.def_vmap
+    def _of_batch(size: int, batched: list[bool], *values: Any) -> tuple[list[Any], list[bool]]:
+        return carry_out(calls, values), list(batched)
+
+    return list(run(*arrays))
+
+
+def _nodes(calls: Sequence[Call], arrays: Sequence[Any]) -> list[Any]:
+    if jax.sharding.get_abstract_mesh().manual_axes:
+        raise RuntimeError(
+            f"{calls[0].name}: within jax.shard_map each device would send for itself. Reduce what the "
+            "mapped function returns, for example after jax.lax.psum"
+        )
+    rounds = Rounds()
+    pairs = [*zip(calls, arrays, strict=True)]
+    numbers = [_start(rounds, call, array) for call, array in reversed(pairs)][::-1]
+    return [_wait(rounds, number, like) for number, like in zip(numbers, arrays, strict=True)]
+
+
+def _start(rounds: Rounds, call: Call, array: Any) -> Any:
+    def start(given: Any) -> Any:
+        own = np.array(given)  # a copy: compiled code may use its memory again once this returns
+        try:
+            return np.int32(rounds.add(ArrayRound(call, own)))
+        except SessionClosed as error:
+            raise SessionClosed(
+                f"{call.name}: this function was compiled for a session that was shut down since. After "
+                "init() call jax.clear_caches(), so that it is traced again"
+            ) from error
+
+    return io_callback(start, jax.ShapeDtypeStruct((), np.int32), array, ordered=True)
+
+
+def _wait(rounds: Rounds, number: Any, like: Any) -> Any:
+    def wait(number: Any) -> Any:
+        return rounds.wait(int(number))[0]
+
+    return io_callback(wait, jax.ShapeDtypeStruct(like.shape, like.dtype), number, ordered=True)
+
+
+def differentiable(calls: Sequence[Call], arrays: Sequence[Any]) -> list[Any]:
+    """``carry_out``, with gradients that flow through the results; see ``Call.of_gradient``."""
+    if not is_traced(arrays):
+        return carry_out(calls, arrays)
+
+    @jax.custom_vjp
+    def run(*values: Any) -> list[Any]:
+        return carry_out(calls, values)
+
+    def forward(*values: Any) -> tuple[list[Any], None]:
+        for call in calls:
+            call.of_gradient()  # raises now if the operator has none
+        return differentiable(calls, values), None
+
+    def backward(_: None, upstream: list[Any]) -> tuple[Any, ...]:
+        return tuple(_gradients(calls, upstream))
+
+    run.defvjp(forward, backward)
+    return list(run(*arrays))
+
+
+def _gradients(calls: Sequence[Call], upstream: Sequence[Any]) -> list[Any]:
+    """What flows back to each contribution; None, as JAX has it, to those of whole numbers."""
+    found: list[Any] = [None] * len(calls)
+    used = [place for place, gradient in enumerate(upstream) if gradient.dtype != jax.dtypes.float0]
+    given = [upstream[place] for place in used]
+    backs = [calls[place].of_gradient() for place in used]
+    if is_traced(given):  # and may run more than once
+        backs = [replace(back, ephemeral=False) for back in backs]
+    for place, result in zip(used, differentiable(backs, given), strict=True):
+        found[place] = result if calls[place].sends else jnp.zeros_like(result)
+    return found
