@@ -1,7 +1,7 @@
 """Eight settings of published models: how near byteps comes to what links and computing allow, beside peers.
 
 Four workers and four servers, each on a host of its own, or with ``, colocated`` the servers on the workers'
-hosts. All systems are started once and take turns.
+hosts. On each row all systems are started and take turns.
 """
 
 from __future__ import annotations
@@ -65,13 +65,16 @@ def main(words: Sequence[str]) -> None:
     arguments = parser.parse_args(words)
     settings = [ROWS[int(number) - 1] for number in arguments.rows.split(",")]
     with Cluster(HOSTS, settings[0].rate) as cluster:
-        contest = Contest(cluster)
         places = [COLOCATED] * arguments.colocated
         if arguments.servers:
             places.append(f", {arguments.servers} servers")
-        start(contest, arguments.modes.split(","), places)
-        trials = [contest.run(setting, arguments.turns, arguments.steps) for setting in settings]
-        contest.close()
+        trials = []
+        for setting in settings:
+            # Jobs of their own: tensors that an earlier model has left would make partitions larger.
+            contest = Contest(cluster)
+            start(contest, arguments.modes.split(","), places)
+            trials.append(contest.run(setting, arguments.turns, arguments.steps))
+            contest.close()
     if arguments.plot:
         arguments.plot.write_text(plot(trials), encoding="utf-8")
     table = Table(COLUMNS, [line(trial, name) for trial in trials for name in trial.outcomes])
