@@ -18,7 +18,10 @@ def main(what: str) -> None:
     bps.init()
     loader = DataLoader(TensorDataset(torch.ones(1000, 10)), batch_size=2, num_workers=2)
     for step, (batch,) in enumerate(loader):
-        total = bps.push_pull(batch.mean(dim=0), average=False, name="grad")
+        handle = bps.push_pull_async(batch.mean(dim=0), average=False, name="grad")
+        if step == 4:
+            os.write(1, b"sent\n")
+        total = bps.synchronize(handle)
         if step < 3:
             continue
         if step == 4:
