@@ -75,6 +75,7 @@ Grant Scheduler::grant(State& state, uint64_t chunk_bytes) {
 }
 
 void Scheduler::unqueue(const State& state) {
+  if (state.hurried) hurried_bytes_ -= state.task.credit_bytes;
   const auto at = queues_.find(state.task.link);
   if (at == queues_.end()) return;
   at->second.started.erase(state.rank);
@@ -87,10 +88,15 @@ void Scheduler::park(uint64_t id) {
   if (at != tasks_.end()) return_credit(at->second);
 }
 
+// Only few: a rank that is behind in everything would send in the order of those who wait, not by urgency,
+// and never catch up.
 void Scheduler::hurry(uint64_t id) {
   const auto at = tasks_.find(id);
-  if (at == tasks_.end() || !at->second.queued) return;
+  if (at == tasks_.end() || !at->second.queued || at->second.hurried) return;
   State& state = at->second;
+  if (hurried_bytes_ > 0 && hurried_bytes_ + state.task.credit_bytes > credit_bytes_ / 3 * 2) return;
+  state.hurried = true;
+  hurried_bytes_ += state.task.credit_bytes;
   Queue& queue = queues_.at(state.task.link);
   auto& ranks = state.started ? queue.started : queue.waiting;
   ranks.erase(state.rank);
@@ -119,6 +125,7 @@ void Scheduler::clear() {
   queues_.clear();
   in_flight_bytes_ = 0;
   in_flight_tasks_ = 0;
+  hurried_bytes_ = 0;
 }
 
 }  // namespace byteps

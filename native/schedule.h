@@ -51,9 +51,11 @@ class Scheduler {
   // needs more credit than the whole window still runs when nothing else is in flight.
   std::optional<Grant> next(uint64_t chunk_bytes, const std::function<bool(uint32_t)>& can_send);
 
-  void finish(uint64_t id);       // its result is back, or it was given up: forgets it and returns its credit
-  void park(uint64_t id);         // it waits only for other ranks: returns its credit; finish still follows
-  void hurry(uint64_t id);        // others wait for it: it goes before all else, if it has not gone
+  void finish(uint64_t id);  // its result is back, or it was given up: forgets it and returns its credit
+  void park(uint64_t id);    // it waits only for other ranks: returns its credit; finish still follows
+  // Others wait for it: it goes before all else, if it has not gone. No more than two thirds of the credit
+  // hurry.
+  void hurry(uint64_t id);
   void drop_link(uint32_t link);  // forgets all tasks of a peer that is gone
   void clear();
   void set_credit(uint64_t bytes) { credit_bytes_ = bytes; }
@@ -75,6 +77,7 @@ class Scheduler {
     bool started = false;    // its first chunk was granted
     bool queued = true;      // it has bytes that were not granted
     bool in_flight = false;  // it holds its credit
+    bool hurried = false;    // it goes before all else
   };
 
   struct Queue {
@@ -92,6 +95,7 @@ class Scheduler {
   uint64_t credit_bytes_;
   uint64_t in_flight_bytes_ = 0;
   uint64_t in_flight_tasks_ = 0;  // also those that need no credit
+  uint64_t hurried_bytes_ = 0;    // of those that have not gone
   uint64_t sequence_ = 0;
   std::unordered_map<uint64_t, State> tasks_;
   std::map<uint32_t, Queue> queues_;  // by link; only links with something to send

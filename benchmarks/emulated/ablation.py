@@ -14,7 +14,7 @@ from benchmarks.cluster import Cluster
 from benchmarks.common import Row, Table, report
 from benchmarks.emulated.contest import Contest, Trial
 from benchmarks.emulated.places import HOSTS
-from benchmarks.emulated.profiles import ROWS
+from benchmarks.emulated.profiles import ROWS, Setting
 
 NUMBERS = (1, 5)
 TURNS, STEPS = 3, 6
@@ -58,16 +58,22 @@ def main(words: Sequence[str]) -> None:
     arguments = parser.parse_args(words)
     settings = [ROWS[number - 1] for number in NUMBERS]
     with Cluster(HOSTS, settings[0].rate) as cluster:
-        contest = Contest(cluster)
-        for variant in VARIANTS:
-            contest.start(variant.name, variant.kind, variant.settings)
-        trials = [contest.run(setting, arguments.turns, STEPS) for setting in settings]
-        contest.close()
+        trials = [measure(cluster, setting, arguments.turns) for setting in settings]
     table = Table(
         ("row", "variant", "ms per step", "T*/T", "over the one before"),
         [line for trial in trials for line in lines(trial)],
     )
     report("What each part gains", [cost(trial) for trial in trials], as_json=arguments.json, table=table)
+
+
+def measure(cluster: Cluster, setting: Setting, turns: int) -> Trial:
+    """One row, in jobs of its own: an earlier row's tensors would make partitions larger."""
+    contest = Contest(cluster)
+    for variant in VARIANTS:
+        contest.start(variant.name, variant.kind, variant.settings)
+    trial = contest.run(setting, turns, STEPS)
+    contest.close()
+    return trial
 
 
 def lines(trial: Trial) -> list[list[str | float]]:

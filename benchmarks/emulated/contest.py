@@ -101,7 +101,6 @@ class Contest:
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
         self._workers = range(WORKERS)
-        self._rate = cluster.rate
         self._places: dict[str, Place] = {}
         self._gloo: Job | None = None
         self.jobs: dict[str, Job] = {}
@@ -159,10 +158,8 @@ class Contest:
 
     def shape(self, setting: Setting) -> None:
         """Give every link the setting's rate."""
-        if self._rate != setting.rate:
-            self._rate = setting.rate
-            for host in range(HOSTS):
-                self._cluster.set_rate(host, setting.rate)
+        for host in range(HOSTS):
+            self._cluster.set_rate(host, setting.rate)
 
     def compute_s(self, job: Job) -> float:
         """Time of a step without communication: the mean of all ranks, which compute at the same time."""

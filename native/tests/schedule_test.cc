@@ -85,6 +85,17 @@ void check_hurry() {
   CHECK(!scheduler.has_unsent());
 }
 
+// Who is behind in everything keeps its own order: no more than two thirds of the credit hurry.
+void check_few_hurry() {
+  Scheduler scheduler(Policy::priority, 60);
+  for (uint64_t id = 1; id <= 5; ++id) scheduler.submit({id, static_cast<int32_t>(id), 0, 20, 20});
+  for (uint64_t id = 1; id <= 3; ++id) scheduler.hurry(id);
+  CHECK(drain(scheduler) == (Order{1, 1, 2, 2, 5, 5}));
+  scheduler.hurry(3);  // the others have gone
+  for (const uint64_t id : {1, 2, 5}) scheduler.finish(id);
+  CHECK(drain(scheduler) == (Order{3, 3, 4, 4}));
+}
+
 void check_starved() {
   Scheduler scheduler(Policy::priority, 20);
   CHECK(!scheduler.is_starved());
@@ -273,9 +284,10 @@ void check_history(Policy policy, uint32_t seed) {
 }  // namespace
 
 int main() {
-  for (const auto check : {check_priority_and_ties, check_preemption_between_chunks, check_credit_and_park,
-                           check_hurry, check_starved, check_larger_than_the_window, check_no_overtaking,
-                           check_stop_and_wait, check_empty_tasks_and_ids, check_drop_link})
+  for (const auto check :
+       {check_priority_and_ties, check_preemption_between_chunks, check_credit_and_park, check_hurry,
+        check_few_hurry, check_starved, check_larger_than_the_window, check_no_overtaking,
+        check_stop_and_wait, check_empty_tasks_and_ids, check_drop_link})
     check();
   for (uint32_t seed = 0; seed < 200; ++seed) {
     for (const Policy policy : {Policy::priority, Policy::fifo, Policy::stop_and_wait})
