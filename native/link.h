@@ -25,8 +25,9 @@ class Link {
   virtual ssize_t send(const iovec* parts, int count) = 0;
   virtual ssize_t receive(const iovec* parts, int count) = 0;
 
-  // Descriptors for epoll: `read_fd` is readable when receive() has something; `write_fd` shows `write_event`
-  // (EPOLLIN or EPOLLOUT) when send() takes something. TCP uses one descriptor for both.
+  // Descriptors for epoll: `read_fd` is readable when receive() has something, and then until it has said
+  // that it has nothing; `write_fd` shows `write_event` (EPOLLIN or EPOLLOUT) when send() takes something
+  // again after it took less than all. A peer that is gone shows on both. TCP uses one descriptor for both.
   virtual int read_fd() const = 0;
   virtual int write_fd() const = 0;
   virtual uint32_t write_event() const = 0;
@@ -39,6 +40,10 @@ class Link {
 
   // The write event is raised once fewer than this many bytes are unsent.
   virtual void set_low_water(size_t bytes) = 0;
+
+  // In a forked child, which never destroys the link: closes the child's copies of its descriptors, so that
+  // the peer sees the parent's end, and touches nothing that the child shares with others.
+  virtual void abandon() = 0;
 };
 
 // Adopts a connected stream socket and makes it non-blocking. The link closes it. Throws

@@ -72,6 +72,8 @@ class SocketLink final : public Link {
     setsockopt(fd_, IPPROTO_TCP, TCP_NOTSENT_LOWAT, &value, sizeof value);
   }
 
+  void abandon() override { close(fd_); }
+
  private:
   static ssize_t outcome(ssize_t n) {
     if (n >= 0) return n;

@@ -42,4 +42,16 @@ inline LinkPair tcp_links() {
 
 inline LinkPair inproc_links() { return make_inproc_links(100'000); }
 
+struct LinkKind {
+  const char* name;
+  LinkMaker make;
+};
+
+// A new kind of link joins the conformance suite, and the tests of whole jobs, by a line here.
+inline constexpr LinkKind kLinkKinds[] = {
+    {"unix", unix_links},
+    {"tcp", tcp_links},
+    {"inproc", inproc_links},
+};
+
 }  // namespace byteps
