@@ -235,11 +235,7 @@ void Lane::flush(Peer& peer) {
 
 void Lane::block(Peer& peer) {
   if (peer.blocked_) return;
-  const size_t low_water = egress_.low_water_bytes(peers_.size());
-  if (peer.low_water_bytes_ != low_water) {
-    peer.link_->set_low_water(low_water);
-    peer.low_water_bytes_ = low_water;
-  }
+  peer.link_->set_low_water(egress_.low_water_bytes(peers_.size()));
   peer.blocked_ = true;
   loop_.watch_writes(*peer.link_, peer, true);
 }

@@ -1,9 +1,10 @@
-// One peer, as a stream of bytes with a readiness event. TCP and in-process links implement it and pass the
-// same conformance test; shared memory and RDMA fit in behind it. A link never chooses what to send.
+// One peer, as a stream of bytes with a readiness event. Sockets, shared memory and links within a process
+// implement it and pass the same conformance test; RDMA fits in behind it. A link never chooses what to send.
 #pragma once
 
 #include <sys/uio.h>
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -38,7 +39,7 @@ class Link {
   // Those, and what waits in the host's own queue in front of the network.
   virtual size_t queued() const = 0;
 
-  // The write event is raised once fewer than this many bytes are unsent.
+  // The write event is raised once fewer than this many bytes are unsent. Called before each wait for it.
   virtual void set_low_water(size_t bytes) = 0;
 
   // In a forked child, which never destroys the link: closes the child's copies of its descriptors, so that
@@ -52,5 +53,19 @@ std::unique_ptr<Link> make_socket_link(int fd);
 
 // Two ends of a pipe within this process, each way with room for `capacity` bytes (at least one).
 std::pair<std::unique_ptr<Link>, std::unique_ptr<Link>> make_inproc_links(size_t capacity = 1 << 20);
+
+// What two processes of one host share: sealed memory of a page and two rings of equal size, and events (see
+// eventfd) that say, for the way from the first process to the second and then for the way back: there is
+// data, there is room.
+struct SharedMemory {
+  int memory = -1;
+  std::array<int, 4> events{};
+  bool first = false;  // which of the two this is
+};
+
+// `lifeline` is a connection between the two that carries nothing any more: its end is the link's. The link
+// closes all the descriptors. Throws std::system_error where something is short, std::invalid_argument for
+// memory that is not as it should be; then all stay the caller's.
+std::unique_ptr<Link> make_shared_memory_link(const SharedMemory& shared, int lifeline);
 
 }  // namespace byteps
