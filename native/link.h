@@ -54,18 +54,20 @@ std::unique_ptr<Link> make_socket_link(int fd);
 // Two ends of a pipe within this process, each way with room for `capacity` bytes (at least one).
 std::pair<std::unique_ptr<Link>, std::unique_ptr<Link>> make_inproc_links(size_t capacity = 1 << 20);
 
-// What two processes of one host share: sealed memory of a page and two rings of equal size, and events (see
-// eventfd) that say, for the way from the first process to the second and then for the way back: there is
-// data, there is room.
+// What two processes of one host share: sealed memory of two rings of equal size, and events (see eventfd)
+// that say, for the way from the first process to the second and then for the way back: there is data, there
+// is room.
 struct SharedMemory {
   int memory = -1;
-  std::array<int, 4> events{};
-  bool first = false;  // which of the two this is
+  std::array<int, 4> events{-1, -1, -1, -1};
 };
 
-// `lifeline` is a connection between the two that carries nothing any more: its end is the link's. The link
-// closes all the descriptors. Throws std::system_error where something is short, std::invalid_argument for
-// memory that is not as it should be; then all stay the caller's.
-std::unique_ptr<Link> make_shared_memory_link(const SharedMemory& shared, int lifeline);
+// Both throw std::system_error where something is short. The descriptors are the caller's.
+SharedMemory create_shared_memory(size_t ring_bytes);  // rounded up to whole pages
+
+// The link of one of the two processes, which closes all the descriptors. `lifeline` is a connection between
+// the two that carries nothing any more: its end is the link's. Throws std::invalid_argument for memory that
+// is not as it should be; after any exception the descriptors stay the caller's.
+std::unique_ptr<Link> make_shared_memory_link(const SharedMemory& shared, bool is_first, int lifeline);
 
 }  // namespace byteps

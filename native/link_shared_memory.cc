@@ -27,6 +27,8 @@ constexpr size_t kStepBytes = 64 * 1024;  // copied before the other side may go
 
 [[noreturn]] void fail(const char* what) { throw std::system_error(errno, std::generic_category(), what); }
 
+size_t page_bytes() { return static_cast<size_t>(sysconf(_SC_PAGESIZE)); }
+
 // What two ends know of one direction; all zero at first. Each value is on a cache line of its own.
 struct Way {
   alignas(64) std::atomic<uint64_t> written;      // bytes since the start
@@ -120,16 +122,16 @@ size_t total(const iovec* parts, int count) {
 
 class SharedMemoryLink final : public Link {
  public:
-  SharedMemoryLink(const SharedMemory& shared, int lifeline, size_t page, size_t capacity)
+  SharedMemoryLink(const SharedMemory& shared, bool is_first, int lifeline, size_t page, size_t capacity)
       : control_(page, PROT_READ | PROT_WRITE, MAP_SHARED, shared.memory, 0),
-        out_memory_(shared.memory, page + (shared.first ? 0 : capacity), capacity),
-        in_memory_(shared.memory, page + (shared.first ? capacity : 0), capacity),
-        out_(way(shared.first ? 0 : 1)),
-        in_(way(shared.first ? 1 : 0)),
-        ring_reader_(shared.events[shared.first ? 0 : 2]),
-        ring_writer_(shared.events[shared.first ? 3 : 1]),
-        own_data_(shared.events[shared.first ? 2 : 0]),
-        own_room_(shared.events[shared.first ? 1 : 3]),
+        out_memory_(shared.memory, page + (is_first ? 0 : capacity), capacity),
+        in_memory_(shared.memory, page + (is_first ? capacity : 0), capacity),
+        out_(way(is_first ? 0 : 1)),
+        in_(way(is_first ? 1 : 0)),
+        ring_reader_(shared.events[is_first ? 0 : 2]),
+        ring_writer_(shared.events[is_first ? 3 : 1]),
+        own_data_(shared.events[is_first ? 2 : 0]),
+        own_room_(shared.events[is_first ? 1 : 3]),
         data_bell_(own_data_, lifeline),
         room_bell_(own_room_, lifeline),
         low_water_(capacity / 2),
@@ -265,8 +267,28 @@ class SharedMemoryLink final : public Link {
 
 }  // namespace
 
-std::unique_ptr<Link> make_shared_memory_link(const SharedMemory& shared, int lifeline) {
-  const auto page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
+SharedMemory create_shared_memory(size_t ring_bytes) {
+  const size_t page = page_bytes();
+  const size_t bytes = page + 2 * ((std::max<size_t>(ring_bytes, 1) + page - 1) / page * page);
+  SharedMemory shared;
+  shared.memory = memfd_create("byteps", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+  // All of it now: where memory is short, that shows here and not as a signal later.
+  int error = shared.memory < 0 ? errno : posix_fallocate(shared.memory, 0, static_cast<off_t>(bytes));
+  if (error == 0 && fcntl(shared.memory, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0)
+    error = errno;
+  for (int& event : shared.events) {
+    if (error == 0 && (event = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) < 0) error = errno;
+  }
+  if (error == 0) return shared;
+  for (const int fd :
+       {shared.memory, shared.events[0], shared.events[1], shared.events[2], shared.events[3]}) {
+    if (fd >= 0) close(fd);
+  }
+  throw std::system_error(error, std::generic_category(), "cannot create shared memory");
+}
+
+std::unique_ptr<Link> make_shared_memory_link(const SharedMemory& shared, bool is_first, int lifeline) {
+  const size_t page = page_bytes();
   struct stat status{};
   if (fstat(shared.memory, &status) != 0) fail("no shared memory");
   const int seals = fcntl(shared.memory, F_GET_SEALS);
@@ -274,7 +296,7 @@ std::unique_ptr<Link> make_shared_memory_link(const SharedMemory& shared, int li
   // Memory that somebody cuts off while it is in use would end this process.
   if (seals < 0 || (seals & F_SEAL_SHRINK) == 0 || size < 3 * page || (size - page) % (2 * page) != 0)
     throw std::invalid_argument("this is no sealed memory of two rings");
-  return std::make_unique<SharedMemoryLink>(shared, lifeline, page, (size - page) / 2);
+  return std::make_unique<SharedMemoryLink>(shared, is_first, lifeline, page, (size - page) / 2);
 }
 
 }  // namespace byteps

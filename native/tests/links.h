@@ -2,10 +2,7 @@
 #pragma once
 
 #include <arpa/inet.h>
-#include <fcntl.h>
 #include <netinet/in.h>
-#include <sys/eventfd.h>
-#include <sys/mman.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -46,18 +43,12 @@ inline LinkPair tcp_links() {
 inline LinkPair inproc_links() { return make_inproc_links(100'000); }
 
 inline LinkPair shared_memory_links() {
-  constexpr off_t kRingBytes = 1 << 17;
   int fds[2];
   CHECK(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds) == 0);
-  SharedMemory first{memfd_create("byteps", MFD_CLOEXEC | MFD_ALLOW_SEALING), {}, true};
-  CHECK(ftruncate(first.memory, sysconf(_SC_PAGESIZE) + 2 * kRingBytes) == 0);
-  CHECK(fcntl(first.memory, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) == 0);
-  for (int& event : first.events) event = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-  SharedMemory second = first;
-  second.first = false;
-  second.memory = dup(first.memory);
-  for (int& event : second.events) event = dup(event);
-  return {make_shared_memory_link(first, fds[0]), make_shared_memory_link(second, fds[1])};
+  const SharedMemory first = create_shared_memory(100'000);
+  SharedMemory second{dup(first.memory), {}};
+  for (size_t i = 0; i < first.events.size(); ++i) second.events[i] = dup(first.events[i]);
+  return {make_shared_memory_link(first, true, fds[0]), make_shared_memory_link(second, false, fds[1])};
 }
 
 struct LinkKind {
