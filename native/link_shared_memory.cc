@@ -143,20 +143,7 @@ class SharedMemoryLink final : public Link {
 
   ssize_t send(const iovec* parts, int count) override {
     if (gone_) return kClosed;
-    size_t moved = 0;
-    for (int i = 0; i < count; ++i) {
-      const auto* from = static_cast<const std::byte*>(parts[i].iov_base);
-      for (size_t left = parts[i].iov_len; left > 0;) {
-        const size_t n = std::min({left, room(), kStepBytes});
-        if (n == 0) break;
-        std::memcpy(out_memory_.at(written_), from, n);
-        written_ += n;
-        moved += n;
-        from += n;
-        left -= n;
-        if (written_ - published_ >= kStepBytes) publish();
-      }
-    }
+    const size_t moved = put(parts, count);
     publish();
     if (moved < total(parts, count)) wait_for_room();
     return gone_ && moved == 0 ? kClosed : static_cast<ssize_t>(moved);
@@ -226,6 +213,24 @@ class SharedMemoryLink final : public Link {
     out_.wake_at.store(written_ - std::min<uint64_t>(written_, low_water_ - 1));
     out_.writer_waits.store(1);
     if (unsent() < low_water_ && out_.writer_waits.exchange(0) == 1) ring(own_room_);
+  }
+
+  size_t put(const iovec* parts, int count) {
+    size_t moved = 0;
+    for (int i = 0; i < count; ++i) {
+      const auto* from = static_cast<const std::byte*>(parts[i].iov_base);
+      for (size_t left = parts[i].iov_len; left > 0;) {
+        const size_t n = std::min({left, room(), kStepBytes});
+        if (n == 0) return moved;
+        std::memcpy(out_memory_.at(written_), from, n);
+        written_ += n;
+        moved += n;
+        from += n;
+        left -= n;
+        if (written_ - published_ >= kStepBytes) publish();
+      }
+    }
+    return moved;
   }
 
   size_t take(const iovec* parts, int count) {

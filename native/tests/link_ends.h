@@ -5,6 +5,8 @@
 #include <poll.h>
 #include <sys/epoll.h>
 
+#include <algorithm>
+#include <cstring>
 #include <memory>
 #include <random>
 #include <utility>
@@ -21,12 +23,13 @@ static_assert(EPOLLIN == POLLIN && EPOLLOUT == POLLOUT);
 // One end and its owner, who does what a lane does: looks at the events that the link promises, and no more.
 class End {
  public:
-  explicit End(std::unique_ptr<Link> owned, unsigned seed = 1) : link(std::move(owned)), random_(seed) {}
+  explicit End(std::unique_ptr<Link> owned, unsigned seed) : link(std::move(owned)), random_(seed) {
+    for (size_t i = 0; i < kPeriod; ++i) period_[i] = static_cast<std::byte>(i * 7 + i / 251);
+  }
 
   // Offers `length` bytes more, in pieces of random length; returns what was taken.
   ssize_t offer(size_t length) {
-    std::vector<std::byte> bytes(length);
-    for (size_t i = 0; i < length; ++i) bytes[i] = stream_byte(sent + i);
+    std::vector<std::byte> bytes = stream(sent, length);
     const auto parts = pieces(bytes.data(), length);
     const ssize_t n = link->send(parts.data(), static_cast<int>(parts.size()));
     if (n > 0) sent += static_cast<size_t>(n);
@@ -39,7 +42,10 @@ class End {
     std::vector<std::byte> bytes(length);
     const auto parts = pieces(bytes.data(), length);
     const ssize_t n = link->receive(parts.data(), static_cast<int>(parts.size()));
-    for (ssize_t i = 0; i < n; ++i) CHECK(bytes[static_cast<size_t>(i)] == stream_byte(received++));
+    if (n <= 0) return n;
+    bytes.resize(static_cast<size_t>(n));
+    CHECK(bytes == stream(received, bytes.size()));
+    received += bytes.size();
     return n;
   }
   ssize_t take_some() { return take(random_() % 30'000 + 1); }
@@ -62,24 +68,37 @@ class End {
   size_t sent = 0, received = 0;
 
  private:
-  static std::byte stream_byte(size_t i) { return static_cast<std::byte>(i * 7 + i / 251); }
+  static constexpr size_t kPeriod = 256 * 251;
+
+  std::vector<std::byte> stream(size_t from, size_t length) const {
+    std::vector<std::byte> bytes(length);
+    for (size_t done = 0; done < length;) {
+      const size_t at = (from + done) % kPeriod, n = std::min(length - done, kPeriod - at);
+      std::memcpy(&bytes[done], &period_[at], n);
+      done += n;
+    }
+    return bytes;
+  }
 
   static bool shows(int fd, uint32_t event, int timeout_ms) {
     pollfd entry{fd, static_cast<short>(event), 0};
     return poll(&entry, 1, timeout_ms) == 1;
   }
 
-  // Up to five pieces of random length, empty ones among them.
+  // Pieces of random length, empty ones among them: a few, or of much as many as a lane gives at once.
   std::vector<iovec> pieces(std::byte* bytes, size_t length) {
+    const size_t most = length > 100'000 ? 128 : 5;
     std::vector<iovec> parts;
-    for (size_t at = 0; at < length && parts.size() < 5;) {
-      const size_t n = parts.size() == 4 ? length - at : random_() % (length - at + 1);
+    for (size_t at = 0; at < length && parts.size() < most;) {
+      const size_t left = length - at, share = std::min(left, most > 5 ? 2 * length / most : left);
+      const size_t n = parts.size() == most - 1 ? left : random_() % (share + 1);
       parts.push_back({bytes + at, n});
       at += n;
     }
     return parts;
   }
 
+  std::vector<std::byte> period_ = std::vector<std::byte>(kPeriod);  // of what is sent
   std::mt19937 random_;
 };
 

@@ -66,13 +66,14 @@ void check_many_pieces(LinkMaker make) {
   CHECK(from == to);
 }
 
-// Each end on its own thread, each waiting for the event that the link promises.
+// Each end on its own thread, each waiting for the event that the link promises. More is offered than there
+// is room for, while room is made.
 void check_events_between_threads(LinkMaker make) {
-  constexpr size_t kTotal = 8 << 20;
+  constexpr size_t kTotal = 64 << 20, kOffer = 400'000;
   Ends ends(make());
   std::thread sender([&here = ends.here] {
     while (here.sent < kTotal) {
-      if (here.offer_some() == 0) CHECK(here.writable(kPatienceMs));
+      if (here.offer(kOffer) == 0) CHECK(here.writable(kPatienceMs));
     }
   });
   while (ends.there.received < kTotal) {
