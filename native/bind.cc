@@ -7,10 +7,12 @@
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
 #include <memory>
 #include <stdexcept>
 #include <string>
+#include <system_error>
 #include <tuple>
 #include <vector>
 
@@ -179,11 +181,47 @@ nb::tuple take_events(Owner& owner) {
   return nb::make_tuple(nb::bytes(events.data(), events.size() * sizeof(byteps::Event)), dropped);
 }
 
+// What the operating system refused becomes an OSError.
+template <class Call>
+auto as_os_error(const Call& call) {
+  try {
+    return call();
+  } catch (const std::system_error& error) {
+    errno = error.code().value();
+    PyErr_SetFromErrno(PyExc_OSError);
+    throw nb::python_error();
+  }
+}
+
 void bind_links(nb::module_& module) {
   nb::class_<LinkHolder>(module, "Link", "A connection to one peer that nobody has adopted yet.");
   module.def(
       "socket_link", [](int fd) { return LinkHolder(byteps::make_socket_link(fd)); }, nb::arg("fd"),
       "Adopt a connected stream socket, authenticated by the caller. The link closes it.");
+  module.def(
+      "create_shared_memory",
+      [](size_t ring_bytes) {
+        return as_os_error([&] {
+          const auto shared = byteps::create_shared_memory(ring_bytes);
+          std::vector<int> descriptors(shared.events.begin(), shared.events.end());
+          descriptors.insert(descriptors.begin(), shared.memory);
+          return descriptors;
+        });
+      },
+      nb::arg("ring_bytes"), "Descriptors of memory for two processes: the memory, and four events.");
+  module.def(
+      "shared_memory_link",
+      [](const std::vector<int>& descriptors, bool is_first, int lifeline) {
+        byteps::SharedMemory shared;
+        if (descriptors.size() != 1 + shared.events.size())
+          throw nb::value_error("shared memory has five descriptors");
+        shared.memory = descriptors[0];
+        std::copy(descriptors.begin() + 1, descriptors.end(), shared.events.begin());
+        return as_os_error(
+            [&] { return LinkHolder(byteps::make_shared_memory_link(shared, is_first, lifeline)); });
+      },
+      nb::arg("descriptors"), nb::arg("is_first"), nb::arg("lifeline"),
+      "Adopt one end of shared memory and a connection to the other end, all authenticated by the caller.");
   module.def(
       "inproc_links",
       [](size_t capacity_bytes) {

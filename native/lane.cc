@@ -1,7 +1,6 @@
 #include "lane.h"
 
 #include <pthread.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <csignal>
@@ -57,10 +56,7 @@ void Lane::abandon() {
   loop_.abandon();
   peers_.push_back(std::move(beacon_));
   for (auto& peer : peers_) {
-    if (peer && peer->open_) {
-      close(peer->link_->read_fd());
-      if (peer->link_->write_fd() != peer->link_->read_fd()) close(peer->link_->write_fd());
-    }
+    if (peer && peer->open_) peer->link_->abandon();
     // Never destroyed: what its outbox and link refer to is shared with the parent, or locked for good.
     [[maybe_unused]] Peer* leaked = peer.release();
   }
@@ -239,11 +235,7 @@ void Lane::flush(Peer& peer) {
 
 void Lane::block(Peer& peer) {
   if (peer.blocked_) return;
-  const size_t low_water = egress_.low_water_bytes(peers_.size());
-  if (peer.low_water_bytes_ != low_water) {
-    peer.link_->set_low_water(low_water);
-    peer.low_water_bytes_ = low_water;
-  }
+  peer.link_->set_low_water(egress_.low_water_bytes(peers_.size()));
   peer.blocked_ = true;
   loop_.watch_writes(*peer.link_, peer, true);
 }

@@ -1,9 +1,10 @@
-// One peer, as a stream of bytes with a readiness event. TCP and in-process links implement it and pass the
-// same conformance test; shared memory and RDMA fit in behind it. A link never chooses what to send.
+// One peer, as a stream of bytes with a readiness event. Sockets, shared memory and links within a process
+// implement it and pass the same conformance test; RDMA fits in behind it. A link never chooses what to send.
 #pragma once
 
 #include <sys/uio.h>
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -25,8 +26,9 @@ class Link {
   virtual ssize_t send(const iovec* parts, int count) = 0;
   virtual ssize_t receive(const iovec* parts, int count) = 0;
 
-  // Descriptors for epoll: `read_fd` is readable when receive() has something; `write_fd` shows `write_event`
-  // (EPOLLIN or EPOLLOUT) when send() takes something. TCP uses one descriptor for both.
+  // Descriptors for epoll: `read_fd` is readable when receive() has something, and then until it has said
+  // that it has nothing; `write_fd` shows `write_event` (EPOLLIN or EPOLLOUT) when send() takes something
+  // again after it took less than all. A peer that is gone shows on both. TCP uses one descriptor for both.
   virtual int read_fd() const = 0;
   virtual int write_fd() const = 0;
   virtual uint32_t write_event() const = 0;
@@ -37,8 +39,12 @@ class Link {
   // Those, and what waits in the host's own queue in front of the network.
   virtual size_t queued() const = 0;
 
-  // The write event is raised once fewer than this many bytes are unsent.
+  // The write event is raised once fewer than this many bytes are unsent. Called before each wait for it.
   virtual void set_low_water(size_t bytes) = 0;
+
+  // In a forked child, which never destroys the link: closes the child's copies of its descriptors, so that
+  // the peer sees the parent's end, and touches nothing that the child shares with others.
+  virtual void abandon() = 0;
 };
 
 // Adopts a connected stream socket and makes it non-blocking. The link closes it. Throws
@@ -47,5 +53,21 @@ std::unique_ptr<Link> make_socket_link(int fd);
 
 // Two ends of a pipe within this process, each way with room for `capacity` bytes (at least one).
 std::pair<std::unique_ptr<Link>, std::unique_ptr<Link>> make_inproc_links(size_t capacity = 1 << 20);
+
+// What two processes of one host share: sealed memory of two rings of equal size, and events (see eventfd)
+// that say, for the way from the first process to the second and then for the way back: there is data, there
+// is room.
+struct SharedMemory {
+  int memory = -1;
+  std::array<int, 4> events{-1, -1, -1, -1};
+};
+
+// Both throw std::system_error where something is short. The descriptors are the caller's.
+SharedMemory create_shared_memory(size_t ring_bytes);  // rounded up to whole pages
+
+// The link of one of the two processes, which closes all the descriptors. `lifeline` is a connection between
+// the two that carries nothing any more: its end is the link's. Throws std::invalid_argument for memory that
+// is not as it should be; after any exception the descriptors stay the caller's.
+std::unique_ptr<Link> make_shared_memory_link(const SharedMemory& shared, bool is_first, int lifeline);
 
 }  // namespace byteps

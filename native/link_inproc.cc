@@ -127,6 +127,10 @@ class InprocLink final : public Link {
   size_t unsent() const override { return 0; }  // what is in the ring is at the receiver already
   size_t queued() const override { return 0; }
   void set_low_water(size_t) override {}
+  void abandon() override {
+    ::close(in_->readable_fd());
+    ::close(out_->writable_fd());
+  }
 
  private:
   std::shared_ptr<Ring> in_;

@@ -69,8 +69,12 @@ class SocketLink final : public Link {
 
   void set_low_water(size_t bytes) override {
     const int value = static_cast<int>(bytes);
+    if (value == low_water_) return;
+    low_water_ = value;
     setsockopt(fd_, IPPROTO_TCP, TCP_NOTSENT_LOWAT, &value, sizeof value);
   }
+
+  void abandon() override { close(fd_); }
 
  private:
   static ssize_t outcome(ssize_t n) {
@@ -79,6 +83,7 @@ class SocketLink final : public Link {
   }
 
   const int fd_;
+  int low_water_ = -1;
 };
 
 }  // namespace

@@ -94,7 +94,7 @@ ServerLane::Verdict ServerLane::judge(const Header& header, std::shared_ptr<Open
   if (header.round != partition.completed + 1) return Verdict::refuse;
   if (!partition.open) {
     partition.open = std::make_shared<Open>(partition.arithmetic, partition.bytes, workers_, deterministic_,
-                                            partition.members);
+                                            partition.members, pool_);
   }
   const Round& sum = partition.open->sum;
   if (sum.is_complete(header.rank)) return Verdict::discard;  // sent again

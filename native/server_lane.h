@@ -33,8 +33,8 @@ class ServerLane final : public Lane {
   // A round that is being summed, and what its contributors asked for.
   struct Open {
     Open(const Arithmetic& arithmetic, size_t bytes, uint32_t workers, bool deterministic,
-         const std::vector<bool>& members)
-        : sum(arithmetic, bytes, workers, deterministic, members), no_result(workers) {}
+         const std::vector<bool>& members, const std::shared_ptr<BufferPool>& pool)
+        : sum(arithmetic, bytes, workers, deterministic, members, pool), no_result(workers) {}
     Round sum;
     std::vector<bool> no_result;   // by rank
     int32_t priority = INT32_MIN;  // the most urgent that a contributor gave
@@ -97,6 +97,7 @@ class ServerLane final : public Lane {
 
   const uint32_t workers_;
   const bool deterministic_;
+  const std::shared_ptr<BufferPool> pool_ = std::make_shared<BufferPool>();
   std::unordered_map<uint64_t, Partition> partitions_;
   std::unordered_map<uint32_t, std::vector<uint32_t>> by_tensor_;
   std::unordered_map<uint64_t, Delivery> deliveries_;

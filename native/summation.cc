@@ -16,6 +16,29 @@ Buffer make_buffer(size_t bytes) {
   return Buffer(data, [](std::byte* buffer) { ::operator delete(buffer, kAlignment); });
 }
 
+Buffer BufferPool::make(size_t bytes) {
+  if (bytes < kCellBytes) return make_buffer(bytes);
+  bytes = (bytes + kCellBytes - 1) / kCellBytes * kCellBytes;  // so that few sizes are kept
+  auto& kept = kept_[bytes];
+  Buffer memory;
+  if (kept.empty()) {
+    memory = make_buffer(bytes);
+  } else {
+    memory = std::move(kept.back());
+    kept.pop_back();
+    kept_bytes_ -= bytes;
+  }
+  std::byte* data = memory.get();
+  return Buffer(data, [pool = shared_from_this(), memory = std::move(memory), bytes](std::byte*) mutable {
+    if (pool->kept_bytes_ + bytes > kMaxKeptBytes) {  // other sizes than are used now, perhaps
+      pool->kept_.clear();
+      pool->kept_bytes_ = 0;
+    }
+    pool->kept_[bytes].push_back(std::move(memory));
+    pool->kept_bytes_ += bytes;
+  });
+}
+
 size_t Sum::pieces(size_t offset, size_t length, std::span<iovec> out) const {
   if (cell_stride == kCellBytes) {
     out[0] = {data.get() + offset, length};
@@ -30,12 +53,13 @@ size_t Sum::pieces(size_t offset, size_t length, std::span<iovec> out) const {
 }
 
 Round::Round(const Arithmetic& arithmetic, size_t bytes, uint32_t workers, bool deterministic,
-             const std::vector<bool>& members)
+             const std::vector<bool>& members, std::shared_ptr<BufferPool> pool)
     : arithmetic_(arithmetic),
       bytes_(bytes),
       direct_(accumulates_in_place(arithmetic.dtype, arithmetic.op)),
       deterministic_(deterministic && arithmetic.op != Op::copy),
       stride_(kCellBytes / wire_size(arithmetic.dtype) * accumulator_size(arithmetic.dtype, arithmetic.op)),
+      pool_(std::move(pool)),
       cells_((bytes + kCellBytes - 1) / kCellBytes),
       contributors_(workers),
       have_(workers * cells_.size()),
@@ -45,7 +69,7 @@ Round::Round(const Arithmetic& arithmetic, size_t bytes, uint32_t workers, bool 
       incomplete_(contributing_) {
   // The last cell may be shorter than the stride; a small tensor should not cost a whole cell.
   const size_t widening = stride_ / kCellBytes;
-  sum_ = make_buffer((cells_.size() - 1) * stride_ + cell_bytes(cells_.size() - 1) * widening);
+  sum_ = pool_->make((cells_.size() - 1) * stride_ + cell_bytes(cells_.size() - 1) * widening);
   for (uint32_t rank = 0; rank < workers; ++rank) {
     if (members.empty() || members[rank])
       contributors_[rank].cells_left = static_cast<uint32_t>(cells_.size());
@@ -59,7 +83,7 @@ std::span<std::byte> Round::destination(uint32_t rank, size_t offset, std::span<
   from.begun = true;
   if (has(rank, index)) return scratch.first(length);  // received before: add_cell ignores it
   if (deterministic_) {
-    if (!from.data) from.data = make_buffer(bytes_);
+    if (!from.data) from.data = pool_->make(bytes_);
     return {from.data.get() + offset, length};
   }
   Cell& cell = cells_[index];
@@ -118,7 +142,7 @@ void Round::finish_filling(size_t index) {
 void Round::add_aside(size_t index, const std::byte* from) {
   Cell& cell = cells_[index];
   const auto add = cell.aside ? accumulate : widen;
-  if (!cell.aside) cell.aside = make_buffer(kCellBytes);
+  if (!cell.aside) cell.aside = pool_->make(kCellBytes);
   add(arithmetic_.dtype, arithmetic_.op, cell.aside.get(), from, elements(index), arithmetic_.prescale);
 }
 

@@ -225,6 +225,7 @@ class WireLink final : public Link {
   size_t unsent() const override { return 0; }
   size_t queued() const override { return 0; }
   void set_low_water(size_t) override {}
+  void abandon() override {}
 
  private:
   template <typename Copy>

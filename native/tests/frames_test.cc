@@ -49,6 +49,7 @@ class FakeLink final : public Link {
   size_t unsent() const override { return 0; }
   size_t queued() const override { return 0; }
   void set_low_water(size_t) override {}
+  void abandon() override {}
 
   std::vector<std::byte> bytes;
   bool closed = false;

@@ -86,7 +86,7 @@ void check_sums(const Shape& shape) {
 
 void check_all_shapes() {
   uint32_t number = 0;
-  for (const LinkMaker make : {LinkMaker{unix_links}, LinkMaker{tcp_links}, LinkMaker{inproc_links}}) {
+  for (const auto& [name, make] : kLinkKinds) {
     for (const uint32_t workers : {1, 3}) {
       for (const uint32_t servers : {1, 3}) {
         for (const uint32_t lanes : {1, 2}) {
@@ -323,7 +323,7 @@ int main() {
   for (const auto check : {check_all_shapes, check_retraction, check_one_broken_link_ends_all_lanes,
                            check_close_while_submitting, check_misuse})
     check();
-  for (const LinkMaker make : {LinkMaker{tcp_links}, LinkMaker{inproc_links}}) {
+  for (const auto& [name, make] : kLinkKinds) {
     check_departure(make);
     check_members(make);
     check_destruction_in_any_order(make);

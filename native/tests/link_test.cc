@@ -1,227 +1,270 @@
-// Native test of link.h: one conformance suite over every kind of link.
+// Native test of link.h: one conformance suite over every kind of link, or over those named as arguments.
 #include "link.h"
 
-#include <fcntl.h>
-#include <poll.h>
-#include <sys/epoll.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
 
 #include <algorithm>
-#include <random>
-#include <stdexcept>
+#include <cstring>
+#include <filesystem>
 #include <thread>
-#include <vector>
 
-#include "links.h"
+#include "link_ends.h"
 
 namespace {
 
 using namespace byteps;
 
-constexpr int kPatienceMs = 20'000;
-static_assert(EPOLLIN == POLLIN && EPOLLOUT == POLLOUT);
-
-bool shows(int fd, uint32_t event, int timeout_ms) {
-  pollfd entry{fd, static_cast<short>(event), 0};
-  return poll(&entry, 1, timeout_ms) == 1;
-}
-
-bool readable(const Link& link, int timeout_ms = 0) { return shows(link.read_fd(), EPOLLIN, timeout_ms); }
-
-bool writable(const Link& link, int timeout_ms = 0) {
-  return shows(link.write_fd(), link.write_event(), timeout_ms);
-}
-
-// Byte `i` of the stream.
-std::byte stream_byte(size_t i) { return static_cast<std::byte>(i * 7 + i / 251); }
-
-// Describes `bytes` as up to five pieces of random length, empty ones among them.
-std::vector<iovec> pieces(std::byte* bytes, size_t length, std::mt19937& random) {
-  std::vector<iovec> parts;
-  for (size_t at = 0; at < length || parts.empty();) {
-    const size_t n = parts.size() == 4 ? length - at : random() % (length - at + 1);
-    parts.push_back({bytes + at, n});
-    at += n;
-    if (parts.size() == 5) break;
-  }
-  return parts;
-}
-
-class Writer {
- public:
-  explicit Writer(Link& link) : link_(link) {}
-  // Offers up to 30 KB more; returns what was taken.
-  ssize_t offer(std::mt19937& random) {
-    std::vector<std::byte> bytes(random() % 30'000 + 1);
-    for (size_t i = 0; i < bytes.size(); ++i) bytes[i] = stream_byte(sent + i);
-    const auto parts = pieces(bytes.data(), bytes.size(), random);
-    const ssize_t n = link_.send(parts.data(), static_cast<int>(parts.size()));
-    if (n > 0) sent += static_cast<size_t>(n);
-    return n;
-  }
-  void fill(std::mt19937& random) {
-    while (offer(random) > 0) {
-    }
-  }
-  size_t sent = 0;
-
- private:
-  Link& link_;
-};
-
-class Reader {
- public:
-  explicit Reader(Link& link) : link_(link) {}
-  // Takes up to 30 KB and checks them.
-  ssize_t take(std::mt19937& random) {
-    std::vector<std::byte> bytes(random() % 30'000 + 1);
-    const auto parts = pieces(bytes.data(), bytes.size(), random);
-    const ssize_t n = link_.receive(parts.data(), static_cast<int>(parts.size()));
-    for (ssize_t i = 0; i < n; ++i) CHECK(bytes[static_cast<size_t>(i)] == stream_byte(received++));
-    return n;
-  }
-  void take_all(size_t total, std::mt19937& random) {
-    while (received < total) {
-      if (take(random) == 0) CHECK(readable(link_, kPatienceMs));
-    }
-  }
-  size_t received = 0;
-
- private:
-  Link& link_;
-};
-
 void check_order_both_ways(LinkMaker make) {
-  std::mt19937 random(1);
-  const auto [here, there] = make();
-  Writer out(*here), back(*there);
-  Reader in(*there), answer(*here);
+  Ends ends(make());
+  auto& [here, there] = ends;
   for (int i = 0; i < 400; ++i) {
-    CHECK(out.offer(random) != Link::kClosed && back.offer(random) != Link::kClosed);
-    CHECK(in.take(random) != Link::kClosed && answer.take(random) != Link::kClosed);
+    CHECK(here.offer_some() != Link::kClosed && there.offer_some() != Link::kClosed);
+    CHECK(there.take_some() != Link::kClosed && here.take_some() != Link::kClosed);
   }
-  in.take_all(out.sent, random);
-  answer.take_all(back.sent, random);
-  CHECK(out.sent > 100'000 && back.sent > 100'000);
+  deliver(here, there);
+  deliver(there, here);
+  CHECK(here.sent > 100'000 && there.sent > 100'000);
 }
 
-// Each end on its own thread, each waiting for the event that the link promises.
+// From single bytes to far more than any link holds: what is not taken is offered again.
+void check_sizes(LinkMaker make) {
+  Ends ends(make());
+  auto& [here, there] = ends;
+  for (const size_t length : {1u, 1u, 40u, 4096u, 65'536u, 65'576u, 1'000'003u, 8'000'000u, 1u}) {
+    const size_t end = here.sent + length;
+    while (here.sent < end) {
+      const ssize_t n = here.offer(end - here.sent);
+      CHECK(n >= 0);
+      if (n == 0) deliver(here, there);
+    }
+    deliver(here, there);
+  }
+}
+
+// As many pieces as a lane ever gives at once, each of them far from the others in memory.
+void check_many_pieces(LinkMaker make) {
+  constexpr size_t kPieces = 128, kBytes = 100;
+  Ends ends(make());
+  std::vector<std::byte> from(2 * kPieces * kBytes), to(from.size());
+  std::vector<iovec> out, in;
+  for (size_t i = 0; i < kPieces; ++i) {
+    std::memset(&from[2 * i * kBytes], static_cast<int>(i) + 1, kBytes);
+    out.push_back({&from[2 * i * kBytes], kBytes});
+    in.push_back({&to[2 * i * kBytes], kBytes});
+  }
+  CHECK_EQUAL(ends.here.link->send(out.data(), kPieces), ssize_t{kPieces * kBytes});
+  size_t done = 0;
+  while (done < kPieces * kBytes) {
+    std::vector<iovec> left(in.begin() + static_cast<ptrdiff_t>(done / kBytes), in.end());
+    left[0].iov_base = static_cast<std::byte*>(left[0].iov_base) + done % kBytes;
+    left[0].iov_len -= done % kBytes;
+    const ssize_t n = ends.there.link->receive(left.data(), static_cast<int>(left.size()));
+    CHECK(n >= 0 && (n > 0 || ends.there.readable(kPatienceMs)));
+    done += static_cast<size_t>(n);
+  }
+  CHECK(from == to);
+}
+
+// Each end on its own thread, each waiting for the event that the link promises. More is offered than there
+// is room for, while room is made.
 void check_events_between_threads(LinkMaker make) {
-  constexpr size_t kTotal = 8 << 20;
-  const auto [here, there] = make();
-  std::thread sender([&link = *here] {
-    std::mt19937 random(2);
-    Writer out(link);
-    while (out.sent < kTotal) {
-      if (out.offer(random) == 0) CHECK(writable(link, kPatienceMs));
+  constexpr size_t kTotal = 64 << 20, kOffer = 400'000;
+  Ends ends(make());
+  std::thread sender([&here = ends.here] {
+    while (here.sent < kTotal) {
+      if (here.offer(kOffer) == 0) CHECK(here.writable(kPatienceMs));
     }
   });
-  std::mt19937 random(3);
-  Reader(*there).take_all(kTotal, random);
+  while (ends.there.received < kTotal) {
+    if (ends.there.take_some() == 0) CHECK(ends.there.readable(kPatienceMs));
+  }
   sender.join();
 }
 
+// Small messages to and fro: whoever waits is woken each time.
+void check_wake_ups(LinkMaker make) {
+  constexpr size_t kRounds = 3000, kBytes = 100;
+  Ends ends(make());
+  const auto play = [](End& end, bool begins) {
+    for (size_t i = 0; i < kRounds; ++i) {
+      if (begins || i > 0) CHECK_EQUAL(end.offer(kBytes), ssize_t{kBytes});
+      while (end.received < (i + 1) * kBytes) {
+        const ssize_t n = end.take(4 * kBytes);
+        CHECK(n > 0 || (n == 0 && end.readable(kPatienceMs)));
+      }
+    }
+    if (!begins) CHECK_EQUAL(end.offer(kBytes), ssize_t{kBytes});
+  };
+  std::thread other([&] { play(ends.there, false); });
+  play(ends.here, true);
+  other.join();
+}
+
 void check_readiness(LinkMaker make) {
-  std::mt19937 random(4);
-  const auto [here, there] = make();
-  CHECK(writable(*here) && !readable(*here) && !readable(*there));
-  CHECK_EQUAL(Reader(*there).take(random), 0);
-  Writer out(*here);
-  CHECK(out.offer(random) > 0);
-  CHECK(readable(*there, kPatienceMs) && !readable(*here));
-  Reader in(*there);
-  in.take_all(out.sent, random);
-  CHECK(!readable(*there) && in.take(random) == 0);
+  Ends ends(make());
+  auto& [here, there] = ends;
+  CHECK_EQUAL(here.take_some(), 0);
+  CHECK_EQUAL(there.take_some(), 0);
+  CHECK(here.writable() && !here.readable() && !there.readable());
+  CHECK(here.offer_some() > 0);
+  CHECK(there.readable(kPatienceMs) && !here.readable());
+  CHECK(there.take(1) == 1 && here.offer(2) == 2);
+  CHECK(there.readable(kPatienceMs));  // there is more
+  deliver(here, there);
+  CHECK_EQUAL(there.take_some(), 0);
+  CHECK(!there.readable());
+}
+
+double cpu_seconds() {
+  rusage used{};
+  getrusage(RUSAGE_SELF, &used);
+  const auto seconds = [](const timeval& time) {
+    return static_cast<double>(time.tv_sec) + 1e-6 * static_cast<double>(time.tv_usec);
+  };
+  return seconds(used.ru_utime) + seconds(used.ru_stime);
+}
+
+template <typename Wait>
+void check_sleeps(const Wait& wait) {
+  const double before_s = cpu_seconds();
+  wait();
+  CHECK(cpu_seconds() - before_s < 0.5e-3 * kQuietMs);
+}
+
+// Nothing to do shows no event, whether nothing was sent or the other end is full: a loop sleeps then.
+void check_idleness(LinkMaker make) {
+  Ends ends(make());
+  auto& [here, there] = ends;
+  CHECK(here.offer_some() > 0);
+  deliver(here, there);
+  CHECK(there.offer_some() > 0);
+  deliver(there, here);
+  here.drain();
+  there.drain();
+  check_sleeps([&] { CHECK(!here.readable(kQuietMs) && !there.readable(kQuietMs)); });
+  here.fill();
+  check_sleeps([&] { CHECK(!here.writable(kQuietMs) && !here.readable(kQuietMs)); });
 }
 
 void check_backpressure(LinkMaker make) {
-  std::mt19937 random(5);
-  const auto [here, there] = make();
-  here->set_low_water(16'384);
-  Writer out(*here);
-  Reader in(*there);
-  out.fill(random);
-  CHECK(out.sent > 0 && !writable(*here));
-  CHECK(here->unsent() <= out.sent);
-  CHECK(here->queued() >= here->unsent());
-  while (!writable(*here)) {
-    if (in.take(random) == 0) CHECK(readable(*there, kPatienceMs));
+  Ends ends(make());
+  auto& [here, there] = ends;
+  here.link->set_low_water(16'384);
+  here.fill();
+  CHECK(here.sent > 0 && !here.writable());
+  CHECK(here.link->unsent() <= here.sent);
+  CHECK(here.link->queued() >= here.link->unsent());
+  while (!here.writable()) {
+    if (there.take_some() == 0) CHECK(there.readable(kPatienceMs));
   }
-  CHECK(here->unsent() < 16'384);
-  CHECK(out.offer(random) > 0);
-  in.take_all(out.sent, random);
-  CHECK(here->unsent() == 0);
+  CHECK(here.link->unsent() < 16'384);
+  CHECK(here.offer_some() > 0);
+  deliver(here, there);
+  there.drain();
+  CHECK_EQUAL(here.link->unsent(), size_t{0});
 }
 
+// No more comes, which shows, and stays.
+void check_ends(End& end) {
+  while (end.take_some() == 0) CHECK(end.readable(kPatienceMs));
+  for (int i = 0; i < 3; ++i) CHECK_EQUAL(end.take_some(), Link::kClosed);
+  CHECK(end.readable());
+}
+
+// Everything that was sent arrives; then the end of the link shows, and stays.
 void check_close(LinkMaker make) {
-  std::mt19937 random(6);
-  auto [here, there] = make();
-  Writer out(*here);
-  CHECK(out.offer(random) > 0 && out.offer(random) >= 0);
-  const size_t sent = out.sent;
-  here.reset();
-  CHECK(readable(*there, kPatienceMs));
-  Reader in(*there);
-  while (in.received < sent) CHECK(in.take(random) != Link::kClosed);
-  CHECK(readable(*there, kPatienceMs));
-  for (int i = 0; i < 3; ++i) CHECK_EQUAL(in.take(random), Link::kClosed);
-  Writer late(*there);
-  while (late.offer(random) != Link::kClosed) CHECK(writable(*there, kPatienceMs));
-  CHECK(writable(*there) && late.offer(random) == Link::kClosed);
+  Ends ends(make());
+  auto& [here, there] = ends;
+  CHECK(here.offer_some() > 0 && here.offer_some() >= 0);
+  here.link.reset();
+  deliver(here, there);
+  check_ends(there);
+  while (there.offer_some() != Link::kClosed) CHECK(there.writable(kPatienceMs));
+  for (int i = 0; i < 3; ++i) CHECK_EQUAL(there.offer_some(), Link::kClosed);
+  CHECK(there.writable());
+}
+
+// Closed by an end that has not read all that was sent to it.
+void check_close_with_unread_bytes(LinkMaker make) {
+  Ends ends(make());
+  auto& [here, there] = ends;
+  CHECK(there.offer_some() > 0 && here.offer_some() > 0);
+  CHECK(here.readable(kPatienceMs) && there.readable(kPatienceMs));
+  here.link.reset();
+  deliver(here, there);
+  check_ends(there);
 }
 
 // Closed while the other end waits for room.
 void check_close_while_blocked(LinkMaker make) {
-  std::mt19937 random(7);
-  auto [here, there] = make();
-  Writer out(*here);
-  out.fill(random);
-  CHECK(!writable(*here));
-  there.reset();
-  CHECK(writable(*here, kPatienceMs) && readable(*here, kPatienceMs));
-  CHECK_EQUAL(out.offer(random), Link::kClosed);
-  CHECK_EQUAL(Reader(*here).take(random), Link::kClosed);
+  Ends ends(make());
+  auto& [here, there] = ends;
+  here.fill();
+  CHECK(!here.writable());
+  there.link.reset();
+  CHECK(here.writable(kPatienceMs) && here.readable(kPatienceMs));
+  CHECK_EQUAL(here.offer_some(), Link::kClosed);
+  CHECK_EQUAL(here.take_some(), Link::kClosed);
 }
 
-void check_unsent_in_the_kernel() {
-  std::mt19937 random(8);
-  const auto [here, there] = tcp_links();
-  Writer out(*here);
-  out.fill(random);
-  CHECK(here->unsent() > 0);  // the receiver's window is full
-  CHECK(here->queued() >= here->unsent());
+size_t open_descriptors() {
+  const std::filesystem::directory_iterator found("/proc/self/fd");
+  return static_cast<size_t>(std::distance(begin(found), end(found)));
 }
 
-bool refuses(int fd) {
-  try {
-    make_socket_link(fd);
-  } catch (const std::invalid_argument&) {
-    return true;
+void check_nothing_is_left(LinkMaker make) {
+  const size_t before = open_descriptors();
+  for (int i = 0; i < 3; ++i) {
+    Ends ends(make());
+    CHECK(ends.here.offer_some() > 0);
+    if (i == 1) ends.there.link.reset();
   }
-  return false;
+  CHECK_EQUAL(open_descriptors(), before);
 }
 
-void check_only_stream_sockets_are_adopted() {
-  int pipes[2], datagrams[2];
-  CHECK(pipe2(pipes, O_CLOEXEC) == 0 && socketpair(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0, datagrams) == 0);
-  for (const int fd : {pipes[0], pipes[1], datagrams[0], datagrams[1]}) {
-    CHECK(refuses(fd));
-    CHECK(close(fd) == 0);  // it stayed ours
+// A child inherits an end and gives it up. The other end sees the parent's close though the child lives on,
+// and before it nothing of what the child did.
+void check_abandoned_by_a_child(LinkMaker make) {
+  Ends ends(make());
+  auto& [here, there] = ends;
+  int alive[2];
+  CHECK(pipe(alive) == 0);
+  const pid_t child = fork();
+  if (child == 0) {
+    here.link->abandon();
+    there.link->abandon();
+    close(alive[1]);
+    char nothing;
+    _exit(read(alive[0], &nothing, 1) == 0 ? 0 : 1);
   }
-  CHECK(refuses(-1));
+  CHECK(child > 0 && close(alive[0]) == 0);
+  CHECK_EQUAL(there.take_some(), 0);
+  CHECK(here.offer_some() > 0);
+  here.link.reset();
+  deliver(here, there);
+  check_ends(there);
+  int status = 0;
+  CHECK(close(alive[1]) == 0 && waitpid(child, &status, 0) == child && status == 0);
+}
+
+void check(const LinkKind& kind) {
+  for (const auto behaves :
+       {check_order_both_ways, check_sizes, check_many_pieces, check_events_between_threads, check_wake_ups,
+        check_readiness, check_idleness, check_backpressure, check_close, check_close_with_unread_bytes,
+        check_close_while_blocked, check_nothing_is_left, check_abandoned_by_a_child}) {
+    behaves(kind.make);
+  }
+  std::printf("%s: conforms\n", kind.name);
+  std::fflush(stdout);  // before a child inherits it
 }
 
 }  // namespace
 
-int main() {
-  for (const LinkMaker make : {LinkMaker{unix_links}, LinkMaker{tcp_links}, LinkMaker{inproc_links}}) {
-    check_order_both_ways(make);
-    check_events_between_threads(make);
-    check_readiness(make);
-    check_backpressure(make);
-    check_close(make);
-    check_close_while_blocked(make);
+int main(int count, char** names) {
+  for (const LinkKind& kind : kLinkKinds) {
+    const auto is_it = [&](const char* name) { return std::strcmp(name, kind.name) == 0; };
+    if (count == 1 || std::any_of(names + 1, names + count, is_it)) check(kind);
   }
-  check_unsent_in_the_kernel();
-  check_only_stream_sockets_are_adopted();
   return 0;
 }

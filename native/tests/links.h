@@ -42,4 +42,26 @@ inline LinkPair tcp_links() {
 
 inline LinkPair inproc_links() { return make_inproc_links(100'000); }
 
+inline LinkPair shared_memory_links() {
+  int fds[2];
+  CHECK(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds) == 0);
+  const SharedMemory first = create_shared_memory(100'000);
+  SharedMemory second{dup(first.memory), {}};
+  for (size_t i = 0; i < first.events.size(); ++i) second.events[i] = dup(first.events[i]);
+  return {make_shared_memory_link(first, true, fds[0]), make_shared_memory_link(second, false, fds[1])};
+}
+
+struct LinkKind {
+  const char* name;
+  LinkMaker make;
+};
+
+// A new kind of link joins the conformance suite, and the tests of whole jobs, by a line here.
+inline constexpr LinkKind kLinkKinds[] = {
+    {"unix", unix_links},
+    {"tcp", tcp_links},
+    {"inproc", inproc_links},
+    {"shm", shared_memory_links},
+};
+
 }  // namespace byteps

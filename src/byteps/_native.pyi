@@ -44,6 +44,28 @@ class Link:
 def socket_link(fd: int) -> Link:
     """Adopt a connected stream socket, authenticated by the caller. The link closes it."""
 
+def create_shared_memory(ring_bytes: int) -> list[int]:
+    """Descriptors of memory for two processes: the memory, and four events.
+
+    Args:
+        ring_bytes: How much is under way each way at most; rounded up to whole pages.
+
+    Raises:
+        OSError: There is no memory, or no descriptor left.
+    """
+
+def shared_memory_link(descriptors: list[int], is_first: bool, lifeline: int) -> Link:
+    """Adopt one end of shared memory and a connection to the other end, all authenticated by the caller.
+
+    Args:
+        descriptors: From `create_shared_memory`, or as the other end received them. The link closes them.
+        is_first: One of the two ends says so.
+        lifeline: A connected socket that carries nothing any more. The link closes it.
+
+    Raises:
+        OSError, ValueError: It cannot be used; the descriptors stay the caller's.
+    """
+
 def inproc_links(capacity_bytes: int = 262144) -> tuple[Link, Link]:
     """Two connected links within this process."""
 

@@ -32,6 +32,7 @@ from byteps.security import (
     load_token,
 )
 from byteps.trace import Trace, open_trace
+from byteps.transport import meet_worker
 from byteps.wire import AskMissing, Departed, End, Install, Installed, Join, Lost, Message, Missing, Welcome
 
 DRAIN_S = 5.0
@@ -128,7 +129,7 @@ class _Acceptor:
     def __init__(self, config: Config, server: Server) -> None:
         self._token = load_token(config)
         self._server = server
-        self._job_id = config.job_id
+        self._config = config
         self._welcome: asyncio.Future[Welcome] = asyncio.get_running_loop().create_future()
 
     def open(self, welcome: Welcome) -> None:
@@ -150,11 +151,16 @@ class _Acceptor:
         end_s = loop.time() + DEADLINE_S
         welcome = await self._welcomed()
         identity = Identity(
-            role="server", number=welcome.rank, job_id=self._job_id, purpose="data", epoch=welcome.epoch
+            role="server",
+            number=welcome.rank,
+            job_id=self._config.job_id,
+            purpose="data",
+            epoch=welcome.epoch,
         )
         steps = accept_steps(self._token, identity, lambda peer: _reason_to_refuse(peer, welcome))
         peer = await async_handshake(loop, sock, steps, end_s - loop.time())
-        self._server.native.add_link(peer.number, peer.lane, _native.socket_link(sock.detach()))
+        link = await meet_worker(sock, self._config, identity, peer, end_s - loop.time())
+        self._server.native.add_link(peer.number, peer.lane, link)
 
     async def _welcomed(self) -> Welcome:
         """Workers come when the job is complete, which they may hear of before this server does."""

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import secrets
 import socket
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from byteps import _native
 from byteps.config import DEFAULT_PARTITION_BYTES, Config
@@ -15,10 +16,13 @@ from byteps.errors import ConfigError, HandshakeError, JoinError
 from byteps.network import advertised_address, connect, parse_address
 from byteps.scheduler import POLICIES
 from byteps.security import Identity, connect_steps, handshake, load_token
+from byteps.transport import Meeting, meet_server
 from byteps.wire import JobSettings, Join, Knobs, TuningSettings, Welcome
 
 Linker = Callable[[int, int], _native.Link]
 """Opens the link to (server, lane)."""
+
+_log = logging.getLogger("byteps.worker")
 
 
 def settings_of(config: Config) -> JobSettings:
@@ -142,10 +146,11 @@ def start_data_plane(
 
 @dataclass(frozen=True, slots=True)
 class SocketLinker:
-    """Opens authenticated TCP links to the servers that a ``Welcome`` names."""
+    """Opens authenticated links to the servers that a ``Welcome`` names: over TCP, or through memory."""
 
     config: Config
     welcome: Welcome
+    _told: set[str] = field(default_factory=set)
 
     def __call__(self, server: int, lane: int) -> _native.Link:
         """Connect to one server.
@@ -172,7 +177,8 @@ class SocketLinker:
             epoch=self.welcome.epoch,
         )
         try:
-            handshake(sock, connect_steps(load_token(self.config), identity), limit_s)
+            peer = handshake(sock, connect_steps(load_token(self.config), identity), limit_s)
+            meeting = meet_server(sock, self.config, identity, peer, limit_s)
         except HandshakeError as error:
             sock.close()
             raise HandshakeError(
@@ -181,7 +187,19 @@ class SocketLinker:
         except BaseException:
             sock.close()
             raise
-        return _native.socket_link(sock.detach())
+        self._tell(server, meeting)
+        return meeting.link
+
+    def _tell(self, server: int, meeting: Meeting) -> None:
+        _log.info("worker %d reaches server %d by %s", self.welcome.rank, server, meeting.transport)
+        if meeting.reason and meeting.reason not in self._told:
+            self._told.add(meeting.reason)
+            _log.warning(
+                "worker %d and server %d are on one host and could share memory, but go through TCP: %s",
+                self.welcome.rank,
+                server,
+                meeting.reason,
+            )
 
 
 def refuse_encryption(config: Config) -> None:

@@ -23,7 +23,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("children",),
     ("coordinator",),
     ("control",),
-    ("dialing",),
+    ("dialing", "transport"),
     ("server", "worker"),
     ("communicator",),
     ("planner",),

@@ -163,6 +163,13 @@ class Config:
         choices=("parameter-server", "allreduce"),
         aliases=(("ps", "parameter-server"), ("all-reduce", "allreduce")),
     )
+    transport: str = _setting(
+        "auto",
+        "How bytes travel between worker and server. `auto`: through shared memory where both are on one "
+        "host, else by TCP. `shm`: an error where memory cannot be shared.",
+        choices=("auto", "tcp", "shm"),
+        aliases=(("shared-memory", "shm"), ("shared_memory", "shm")),
+    )
     collective_bytes: int = _setting(
         0,
         "Bytes of one collective with `communicator = allreduce`: larger tensors are cut, smaller fused. "

@@ -61,6 +61,7 @@ COMPUTED_NAMES: tuple[tuple[str, str], ...] = (
         "with 1 `timeline` is `timeline.json.gz` in `BYTEPS_TRACE_DIR`, and the steps are 10 to 20 unless "
         "`BYTEPS_TRACE_START_STEP` and `BYTEPS_TRACE_END_STEP` say otherwise",
     ),
+    ("BYTEPS_ENABLE_IPC", "`transport`: with 1 `auto`, with 0 `tcp`"),
     ("BYTEPS_TRACE_DIR", "folder of that timeline, `./trace` if not set"),
 )
 """Names of BytePS that are combined with others, and what comes of them."""
@@ -105,7 +106,6 @@ IGNORED_NAMES: tuple[tuple[str, tuple[str, ...]], ...] = (
         "the transport is another",
         (
             "BYTEPS_ZMQ_*",
-            "BYTEPS_ENABLE_IPC",
             "BYTEPS_IPC_*",
             "BYTEPS_*RDMA_*",
             "BYTEPS_UCX_*",

@@ -118,7 +118,7 @@ def _from_old_names(
     if "launcher" in launched and launched["launcher"].value == "torchrun" and coordinator is not None:
         # The job's coordinator is known, so nothing has to travel through torchrun's store.
         launched["launcher"] = Setting("dmlc" if "coordinator" in root else "byteps", coordinator.origin)
-    return {**launched, **root, **_traced(environ), **found}
+    return {**launched, **root, **_traced(environ), **_transport(environ), **found}
 
 
 def _traced(environ: Mapping[str, str]) -> Settings:
@@ -130,6 +130,14 @@ def _traced(environ: Mapping[str, str]) -> Settings:
     for field, step in (("trace_start_step", _TRACE_STEPS[0]), ("trace_end_step", _TRACE_STEPS[1])):
         found[field] = Setting(step, "BYTEPS_TRACE_ON")
     return found
+
+
+def _transport(environ: Mapping[str, str]) -> Settings:
+    """What BytePS's ``BYTEPS_ENABLE_IPC`` stands for: shared memory on the same host, or not."""
+    name = "BYTEPS_ENABLE_IPC"
+    if not environ.get(name):
+        return {}
+    return {"transport": Setting("tcp" if environ[name] == "0" else "auto", name)}
 
 
 def _root(environ: Mapping[str, str], role: str) -> Settings:

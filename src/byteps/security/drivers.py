@@ -1,6 +1,6 @@
-"""Run the handshake's steps over a socket: a blocking one, or a non-blocking one under asyncio.
+"""Run the handshake's steps, or others of its form, over a socket: a blocking one, or one under asyncio.
 
-Both read exactly the handshake's bytes, so the socket can then be handed to the native core or to TLS.
+Both read exactly the steps' bytes, so the socket can then be handed to the native core or to TLS.
 """
 
 from __future__ import annotations
@@ -9,19 +9,22 @@ import asyncio
 import socket
 import time
 from collections.abc import Generator
+from typing import TypeVar
 
 from byteps.config import format_address
 from byteps.errors import HandshakeError
-from byteps.security.steps import Identity, Steps
 
 DEADLINE_S = 5.0
+
+Result = TypeVar("Result")
+_Steps = Generator["int | bytes", bytes, Result]
 
 
 class HungUp(HandshakeError):
     """The peer closed the connection before its first byte, as port scans and health probes do."""
 
 
-def handshake(sock: socket.socket, steps: Steps, deadline_s: float = DEADLINE_S) -> Identity:
+def handshake(sock: socket.socket, steps: _Steps[Result], deadline_s: float = DEADLINE_S) -> Result:
     """Run the steps over a blocking socket.
 
     The socket stays open in every case and keeps its timeout; after an error it must be closed.
@@ -32,7 +35,7 @@ def handshake(sock: socket.socket, steps: Steps, deadline_s: float = DEADLINE_S)
         deadline_s: time for the whole handshake, however slowly the peer sends.
 
     Returns:
-        The peer's identity.
+        What the steps return: the peer's identity.
 
     Raises:
         HandshakeError: the peer failed to prove itself, was too slow, or closed the connection.
@@ -46,7 +49,8 @@ def handshake(sock: socket.socket, steps: Steps, deadline_s: float = DEADLINE_S)
             sock.settimeout(max(end - time.monotonic(), 1e-6))
             item = transfers.send(_send(sock, item) if isinstance(item, bytes) else sock.recv_into(item))
     except StopIteration as stop:
-        return _returned(stop)
+        result: Result = stop.value
+        return result
     except (HandshakeError, OSError) as error:
         raise _explained(error, peer, deadline_s) from error
     finally:
@@ -54,8 +58,11 @@ def handshake(sock: socket.socket, steps: Steps, deadline_s: float = DEADLINE_S)
 
 
 async def async_handshake(
-    loop: asyncio.AbstractEventLoop, sock: socket.socket, steps: Steps, deadline_s: float = DEADLINE_S
-) -> Identity:
+    loop: asyncio.AbstractEventLoop,
+    sock: socket.socket,
+    steps: _Steps[Result],
+    deadline_s: float = DEADLINE_S,
+) -> Result:
     """Run the steps over a non-blocking socket under asyncio; in all else as ``handshake``.
 
     Args:
@@ -65,7 +72,7 @@ async def async_handshake(
         deadline_s: time for the whole handshake, however slowly the peer sends.
 
     Returns:
-        The peer's identity.
+        What the steps return: the peer's identity.
 
     Raises:
         HandshakeError: the peer failed to prove itself, was too slow, or closed the connection; ``HungUp`` if
@@ -78,7 +85,9 @@ async def async_handshake(
         raise _explained(error, peer, deadline_s) from error
 
 
-async def _drive(loop: asyncio.AbstractEventLoop, sock: socket.socket, transfers: _Transfers) -> Identity:
+async def _drive(
+    loop: asyncio.AbstractEventLoop, sock: socket.socket, transfers: _Transfers[Result]
+) -> Result:
     started = False
     try:
         item = next(transfers)
@@ -97,20 +106,22 @@ async def _drive(loop: asyncio.AbstractEventLoop, sock: socket.socket, transfers
             raise
         raise HungUp("it reset the connection before its first byte") from error
     except StopIteration as stop:
-        return _returned(stop)
+        result: Result = stop.value
+        return result
 
 
-_Transfers = Generator["bytes | memoryview", int, Identity]
+_Transfers = Generator["bytes | memoryview", int, Result]
 
 
-def _transfers(steps: Steps) -> _Transfers:
+def _transfers(steps: _Steps[Result]) -> _Transfers[Result]:
     """Turn steps into single transfers: bytes to send, or a buffer to fill, answered by the bytes read."""
     answer: bytes | None = None
     while True:
         try:
             want = next(steps) if answer is None else steps.send(answer)
         except StopIteration as stop:
-            return _returned(stop)
+            result: Result = stop.value
+            return result
         if isinstance(want, bytes):
             yield want
             answer = b""
@@ -128,12 +139,6 @@ def _transfers(steps: Steps) -> _Transfers:
 def _send(sock: socket.socket, frame: bytes) -> int:
     sock.sendall(frame)
     return 0
-
-
-def _returned(stop: StopIteration) -> Identity:
-    identity = stop.value
-    assert isinstance(identity, Identity)
-    return identity
 
 
 def _peer_name(sock: socket.socket) -> str:

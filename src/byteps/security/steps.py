@@ -26,7 +26,7 @@ from collections.abc import Callable, Generator
 
 from byteps.errors import HandshakeError
 
-VERSION = 1
+VERSION = 2
 
 _MAGIC = b"BPSh"
 _PREFIX = struct.Struct("!4sB3x")
@@ -38,7 +38,7 @@ _NONCE_BYTES = 32
 _MAX_JOB_ID_BYTES = 64
 _MAX_REASON_BYTES = 197
 _ROLES = ("worker", "server", "coordinator")
-_PURPOSES = ("control", "data", "beacon")
+_PURPOSES = ("control", "data", "beacon", "memory")
 _TOKEN_HELP = "give all processes of the job the same BYTEPS_AUTH_TOKEN_FILE or BYTEPS_AUTH_TOKEN"
 
 
@@ -50,7 +50,7 @@ class Identity:
         role: "worker", "server" or "coordinator".
         number: rank of a worker or number of a server; -1 where it has none yet.
         job_id: name of the job, at most 64 bytes of UTF-8; must be equal at both ends.
-        purpose: "control", "data" or "beacon"; must be equal at both ends.
+        purpose: "control", "data", "beacon" or "memory"; must be equal at both ends.
         lane: which of several parallel data connections.
         epoch: version of the membership.
         tls: whether TLS starts right after the handshake; must be equal at both ends.
