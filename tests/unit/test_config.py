@@ -274,7 +274,7 @@ def test_a_timeline_that_horovod_would_start_later_is_warned_about() -> None:
 
 def test_names_without_meaning_are_named_once() -> None:
     old = (
-        "BYTEPS_NUMA_ON",
+        "HOROVOD_THREAD_AFFINITY",
         "BYTEPS_PCIE_SWITCH_SIZE",
         "HOROVOD_CYCLE_TIME",
         "HOROVOD_FUSION_THRESHOLD",

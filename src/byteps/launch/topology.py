@@ -9,6 +9,7 @@ import msgspec
 
 from byteps.config import child_environment
 from byteps.config.fields import FIELDS
+from byteps.diagnostics import count
 from byteps.launch.local import default_servers
 from byteps.launch.settings import add_settings, resolve_given
 from byteps.topology import Machine, Wishes, chosen_gpus, draw, from_json, plan, read_machine, to_json
@@ -70,7 +71,7 @@ def _show(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print(msgspec.json.format(msgspec.json.encode({"machine": machine, "plan": made}), indent=2).decode())
     else:
-        print(f"{workers} workers, {servers} servers on\n{draw(machine, made)}", end="")
+        print(f"{count(workers, 'worker')}, {count(servers, 'server')} on\n{draw(machine, made)}", end="")
     return 0
 
 
