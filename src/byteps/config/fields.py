@@ -14,6 +14,7 @@ MAX_PARTITION_BYTES = 64 << 20
 """Larger partitions gain nothing, and each is held twice by its server."""
 
 DEFAULT_PARTITION_BYTES = 128 << 10
+"""What an automatic ``partition_bytes`` is."""
 _MAX_NUMBER = 2**31 - 1
 
 
@@ -171,11 +172,10 @@ class Config:
         high=1 << 30,
     )
     partition_bytes: int = _setting(
-        DEFAULT_PARTITION_BYTES,
+        0,
         "Largest part of a tensor that is placed and sent as one unit. "
-        "Rounded up to multiples of 16 KiB; at most 64 MiB.",
+        "Rounded up to multiples of 16 KiB; at most 64 MiB. 0: 128 KiB.",
         unit="bytes",
-        low=1,
     )
     credit_bytes: int = _setting(
         0,
