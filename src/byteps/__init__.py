@@ -27,6 +27,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+__all__ = ["run"]
+
 __version__ = "0.1.0"
 
 

@@ -31,6 +31,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "byteps.planner.command:add_plan",
         "say what a cluster would gain, and how many servers to rent",
     ),
+    "topology": (
+        "byteps.launch.topology:add_topology",
+        "draw this machine's CPUs, GPUs and network cards, and say which process would run where",
+    ),
     "config": ("byteps.launch.settings:add_config", "show the value of each setting and where it came from"),
 }
 """Name of a sub-command: the function that adds its options to a parser, and one line of help."""

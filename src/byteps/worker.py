@@ -29,7 +29,7 @@ def settings_of(config: Config) -> JobSettings:
     """The settings that all workers of a job must share."""
     return JobSettings(
         lanes=config.connections or 1,
-        partition_bytes=config.partition_bytes,
+        partition_bytes=config.partition_bytes or DEFAULT_PARTITION_BYTES,
         deterministic=config.deterministic,
         communicator="allreduce" if uses_collectives(config) else "parameter-server",
         tuning=_tuning_of(config),
@@ -43,8 +43,7 @@ def _tuning_of(config: Config) -> TuningSettings | None:
     if uses_collectives(config):
         start = Knobs(partition_bytes=config.collective_bytes, credit_bytes=config.credit_bytes)
     else:
-        is_set = config.partition_bytes != DEFAULT_PARTITION_BYTES
-        start = Knobs(config.partition_bytes if is_set else 0, config.credit_bytes)
+        start = Knobs(config.partition_bytes, config.credit_bytes)
     return TuningSettings(start, config.tune_search, config.tune_trials, config.tune_window)  # type: ignore[arg-type]
 
 

@@ -20,6 +20,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("diagnostics",),
     ("trace",),
     ("tuning",),
+    ("topology",),
     ("children",),
     ("coordinator",),
     ("control",),

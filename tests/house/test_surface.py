@@ -9,6 +9,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import byteps
+import byteps.compat.horovod
 import byteps.jax
 import byteps.keras.callbacks
 import byteps.scheduler
@@ -53,6 +55,8 @@ def _cpu_seconds(*command: str) -> float:
 
 def test_public_names_are_the_listed_ones() -> None:
     modules = (
+        byteps,
+        byteps.compat.horovod,
         byteps.jax,
         byteps.keras,
         byteps.keras.callbacks,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from pathlib import Path
@@ -133,6 +134,29 @@ def test_a_function_on_every_rank(monkeypatch: pytest.MonkeyPatch) -> None:
         byteps.run(lambda: 1, np=1)
     with pytest.warns(UserWarning, match="use_gloo"):
         assert byteps.run(abs, (-3,), np=1, use_gloo=True) == [3]
+
+
+def test_a_function_may_end_its_process() -> None:
+    assert byteps.run(sys.exit, (0,), np=2) == [None, None]
+    with pytest.raises(BytePSError, match="rank 0 ended well but without a result"):
+        byteps.run(os._exit, (0,), np=1)
+    with pytest.raises(BytePSError, match="exit code 3"):
+        byteps.run(sys.exit, (3,), np=1)
+
+
+def test_numbers_of_processes_are_taken_as_they_are() -> None:
+    with pytest.raises(ConfigError, match="servers=0 is not at least 1"):
+        byteps.run(abs, (1,), np=2, servers=0)
+    with pytest.raises(ConfigError, match="np=0 is not at least 1"):
+        byteps.run(abs, (1,), np=0)
+    assert byteps.run(abs, (-1,), np=2, servers=0, communicator="allreduce") == [1, 1]
+
+
+def test_horovods_arguments_of_run_set_what_they_say(capfd: pytest.CaptureFixture[str]) -> None:
+    names = ("BYTEPS_JOIN_TIMEOUT_S", "BYTEPS_LOG_LEVEL")
+    assert byteps.run(os.getenv, names[:1], np=1, start_timeout=7, verbose=1) == ["7"]
+    assert "no pinning:" in capfd.readouterr().err
+    assert byteps.run(os.getenv, names[1:], np=1, verbose=2, log_level="error") == ["error"]
 
 
 SCRIPT = """

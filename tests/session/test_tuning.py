@@ -8,17 +8,20 @@ import threading
 import time
 import zlib
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from byteps.communicator import ParameterServer
+from byteps.control import ControlClient
 from byteps.dtypes import ReduceOp
-from byteps.errors import ConfigError, DeclarationError
+from byteps.errors import BytePSError, ConfigError, DeclarationError
 from byteps.session import Session
 from byteps.testing import run_ranks
 from byteps.tuning import records
+from byteps.wire import Message, Taken
 
 from . import arrays
 from .arrays import Array, Job, buffer, spec, start
@@ -154,6 +157,40 @@ def test_sums_are_right_whatever_is_tried(job: Job, tmp_path: Path) -> None:
     with job(3, 2, **settings(tmp_path)) as sessions:
         run_ranks(sessions, check)
     assert len(only(tmp_path).trials) >= 6
+
+
+def test_a_broadcast_may_be_the_largest_tensor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It stays as it is, and tells how long steps take: more of them than a message of rank 1 needs."""
+    notify = ControlClient.notify
+
+    def deliver(control: ControlClient, message: Message) -> None:
+        with suppress(BytePSError):  # the job may be over
+            notify(control, message)
+
+    def late(control: ControlClient, message: Message) -> None:
+        if isinstance(message, Taken):
+            threading.Timer(0.2, deliver, (control, message)).start()
+        else:
+            notify(control, message)
+
+    monkeypatch.setattr(ControlClient, "notify", late)
+    steps = Steps(2, tmp_path, trials=5)
+
+    def train(session: Session) -> None:
+        what = spec("state", LENGTHS[3], op=ReduceOp.COPY, root=0)
+        while steps.more():
+            data = np.full(LENGTHS[1], session.rank, np.float32)
+            handle = start(session, spec("gradient", LENGTHS[1]), data, data)
+            for _ in range(6):
+                state = np.full(LENGTHS[3], session.rank, np.float32)
+                start(session, what, state if session.rank == 0 else None, state).wait()
+                assert np.all(state == 0)
+            handle.wait()
+            assert np.all(data == 1)
+
+    with arrays.job(2, 2, **settings(tmp_path)) as sessions:
+        run_ranks(sessions, train)
+    assert len(only(tmp_path).trials) >= 5
 
 
 def dispute(session: Session, last: int) -> str:

@@ -274,7 +274,7 @@ def test_a_timeline_that_horovod_would_start_later_is_warned_about() -> None:
 
 def test_names_without_meaning_are_named_once() -> None:
     old = (
-        "BYTEPS_NUMA_ON",
+        "HOROVOD_THREAD_AFFINITY",
         "BYTEPS_PCIE_SWITCH_SIZE",
         "HOROVOD_CYCLE_TIME",
         "HOROVOD_FUSION_THRESHOLD",
@@ -290,7 +290,8 @@ def test_names_without_meaning_are_named_once() -> None:
 def test_partitions_are_whole_cells_of_bounded_number() -> None:
     assert found(BYTEPS_PARTITION_BYTES="4100000").partition_bytes == 251 * GRAIN_BYTES
     assert found(BYTEPS_PARTITION_BYTES="1").partition_bytes == GRAIN_BYTES
-    assert found().partition_bytes == 128 << 10
+    assert found().partition_bytes == found(BYTEPS_PARTITION_BYTES="0").partition_bytes == 0
+    assert found(BYTEPS_PARTITION_BYTES="131072").partition_bytes == 128 << 10
     resolved = resolve(environ={"BYTEPS_PARTITION_BYTES": "2147483647"})
     assert resolved.config.partition_bytes == 64 << 20
     assert len(resolved.warnings) == 1

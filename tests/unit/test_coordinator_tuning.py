@@ -8,8 +8,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from byteps import worker
+from byteps.config import Config
 from byteps.coordinator.core import Coordinator, Outbox
 from byteps.errors import ProtocolError
+from byteps.tuning import records
 from byteps.tuning.tuner import Try
 from byteps.wire import (
     Agreed,
@@ -177,6 +180,26 @@ def test_what_nobody_asked_for_is_refused(job: TunedJob) -> None:
         job.send(0, Agreed(asked.number, [8]))
     with pytest.raises(ProtocolError):
         job.send(1, Agreed(asked.number, [8, 8]))
+
+
+def test_sizes_that_no_tensor_can_go_over_to_are_not_scored(job: TunedJob, tmp_path: Path) -> None:
+    both = job.ids
+    job.ids = []  # a job that only broadcasts
+    for number in range(4):
+        asked = job.measured(0.5 - number / 10)
+        assert (asked.number, asked.knobs, asked.moves) == (number + 1, TUNING.start, [])
+    (path,) = tmp_path.iterdir()
+    assert [trial.kind for trial in records.load(path).trials] == ["start"]
+    job.ids = both
+    asked = job.measured()
+    assert asked.knobs != TUNING.start
+    assert len(asked.moves) == len(both)
+
+
+def test_partitions_of_the_default_size_can_be_where_a_search_begins() -> None:
+    told = [worker.settings_of(Config(tune=True, size=2, partition_bytes=size)) for size in (0, 128 << 10)]
+    assert [each.partition_bytes for each in told] == [128 << 10] * 2
+    assert [each.tuning.start.partition_bytes for each in told if each.tuning] == [0, 128 << 10]
 
 
 def test_a_report_on_an_older_change_is_passed_over(job: TunedJob) -> None:

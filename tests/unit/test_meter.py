@@ -48,9 +48,20 @@ def test_steps_after_a_change_are_counted_from_its_round() -> None:
 def test_without_moves_counting_begins_at_once() -> None:
     meter = Meter(2)
     assert list(steps(meter, [1.0] * 20))
-    for moves in ([], [Move(SMALL, 13)]):
-        meter.expect(change(2, moves=moves))
-        assert len(list(steps(meter, [1.0] * 20))) == 1
+    meter.expect(change(2))
+    assert len(list(steps(meter, [1.0] * 20))) == 1
+
+
+def test_a_tensor_that_stays_as_it_is_is_measured_from_the_change_of_others() -> None:
+    meter = Meter(2)
+    assert list(steps(meter, [1.0] * 20))
+    meter.expect(change(2, moves=[Move(SMALL, 13), Move(5, 5)]))
+    assert list(steps(meter, [1.0] * 20)) == []
+    meter.moved(SMALL, 13)
+    (report,) = steps(meter, [7.0, 7.0, 1.0, 2.0, 3.0, 9.0])
+    assert (report.number, list(report.seconds)) == (2, [1.0, 2.0, 3.0])
+    meter.moved(5, 5)
+    assert list(steps(meter, [1.0] * 20)) == []
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ MAX_PARTITION_BYTES = 64 << 20
 """Larger partitions gain nothing, and each is held twice by its server."""
 
 DEFAULT_PARTITION_BYTES = 128 << 10
+"""What an automatic ``partition_bytes`` is."""
 _MAX_NUMBER = 2**31 - 1
 
 
@@ -178,11 +179,10 @@ class Config:
         high=1 << 30,
     )
     partition_bytes: int = _setting(
-        DEFAULT_PARTITION_BYTES,
+        0,
         "Largest part of a tensor that is placed and sent as one unit. "
-        "Rounded up to multiples of 16 KiB; at most 64 MiB.",
+        "Rounded up to multiples of 16 KiB; at most 64 MiB. 0: 128 KiB.",
         unit="bytes",
-        low=1,
     )
     credit_bytes: int = _setting(
         0,
@@ -222,6 +222,29 @@ class Config:
     deterministic: bool = _setting(
         False, "Add contributions in rank order whatever order they arrive in: bitwise equal from run to run."
     )
+    numa_on: bool = _setting(
+        True,
+        "Have `byteps run` and `bpslaunch` keep processes on the NUMA nodes of their GPUs and network cards, "
+        "where they lose no CPUs by that (topology.md).",
+    )
+    numa_default_quota: int = _setting(
+        0, "Cores for each worker alone, on its node; 0: workers of a node share its CPUs.", high=_MAX_NUMBER
+    )
+    numa_root_quota: int = _setting(
+        0, "Cores for the last worker of each machine; 0: as the others.", high=_MAX_NUMBER
+    )
+    numa_id: int = _setting(
+        -1, "NUMA node for all processes started here; -1: by their devices.", low=-1, high=_MAX_NUMBER
+    )
+    visible_cpu_cores: str = _setting(
+        "",
+        "CPUs of each process started here, such as `1,4-5:20-25`: workers, then servers. Empty: planned.",
+        unit="CPUs, `:` between processes,",
+    )
+    cpu_blacklist: str = _setting(
+        "", "CPUs that no process started here may use, such as `0,32`; `-1` for none.", unit="CPUs"
+    )
+    multithreaded_cpu: bool = _setting(True, "Use every hardware thread of a core; 0: the first one only.")
     force_distributed: bool = _setting(False, "Use the servers even with one worker.")
     join_timeout_s: float = _setting(
         600.0, "How long to wait for processes that have not come yet.", unit="s"

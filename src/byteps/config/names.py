@@ -68,14 +68,8 @@ COMPUTED_NAMES: tuple[tuple[str, str], ...] = (
 
 IGNORED_NAMES: tuple[tuple[str, tuple[str, ...]], ...] = (
     (
-        "pin processes with the launcher, numactl or `srun --cpu-bind`",
-        (
-            "BYTEPS_NUMA_*",
-            "BYTEPS_MULTITHREADED_CPU",
-            "BYTEPS_CPU_BLACKLIST",
-            "BYTEPS_VISIBLE_CPU_CORES",
-            "HOROVOD_THREAD_AFFINITY",
-        ),
+        "use `visible_cpu_cores`",
+        ("HOROVOD_THREAD_AFFINITY",),
     ),
     ("start the debugger around the training command", ("BYTEPS_ENABLE_GDB",)),
     (

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from byteps.config.addresses import format_address
 from byteps.config.environment import environment
-from byteps.config.fields import FIELDS, MAX_PARTITION_BYTES, Config
+from byteps.config.fields import DEFAULT_PARTITION_BYTES, FIELDS, MAX_PARTITION_BYTES, Config
 from byteps.config.launchers import IDENTITY, Setting, Settings, identity
 from byteps.config.names import ARGUMENTS, OLD_NAMES, is_ignored, is_unknown, spellings, variable
 from byteps.config.parsing import parse
@@ -215,14 +215,18 @@ def _told(settings: Settings, name: str) -> object:
 
 def _fit_bytes(settings: Settings, warnings: list[str]) -> None:
     """Bring ``partition_bytes`` to whole grains within its limit and ``credit_bytes`` to bytes."""
-    partition = settings.get("partition_bytes", Setting(FIELDS["partition_bytes"].default, "default"))
+    automatic = Setting(DEFAULT_PARTITION_BYTES, "default")
+    partition = settings.get("partition_bytes", automatic)
+    if not partition.value:
+        partition = automatic
     if partition.value > MAX_PARTITION_BYTES:
         warnings.append(
             f"{partition.origin} is {partition.value} bytes; more than {MAX_PARTITION_BYTES} (64 MiB) gains "
             f"nothing, so that is used"
         )
     grains = -(-min(partition.value, MAX_PARTITION_BYTES) // GRAIN_BYTES)
-    settings["partition_bytes"] = dataclasses.replace(partition, value=grains * GRAIN_BYTES)
+    if partition is not automatic:
+        settings["partition_bytes"] = dataclasses.replace(partition, value=grains * GRAIN_BYTES)
     credit = settings.get("credit_bytes")
     if credit and credit.origin == "BYTEPS_SCHEDULING_CREDIT" and credit.value < _LEAST_CREDIT_BYTES:
         settings["credit_bytes"] = dataclasses.replace(credit, value=credit.value * grains * GRAIN_BYTES)

@@ -35,8 +35,15 @@ class Retuning:
         self._waits_for: set[int] = set()
         self.number = 0
 
+    @property
+    def running(self) -> Knobs:
+        """The settings that the job has, or is going over to."""
+        return self._running
+
     def change(self, knobs: Knobs, steady: Sequence[int], limit_s: float, steps: int) -> list[Outgoing]:
         """Have all ranks run with other settings, or rank 0 measure once more.
+
+        Where there is no tensor that all ranks could change over with, the settings stay (``running``).
 
         Args:
             knobs: The settings.
@@ -50,6 +57,8 @@ class Retuning:
             moves, created = self._table.recut(steady, knobs.partition_bytes)
         elif self._cuts and knobs != self._running:
             moves = self._table.steady(steady)
+        if self._cuts and not moves:
+            knobs = self._running
         self._running = knobs
         self.number += 1
         limit_s = min(limit_s, 1e9)  # infinity is no number on the wire

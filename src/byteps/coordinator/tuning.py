@@ -101,6 +101,8 @@ class Tuning:
             if self._tuner is None:
                 self._tuner = self._begin(message)
             tuner = self._tuner
+            if self._retuning.running != tuner.now.knobs:
+                return tuner.now  # no tensor could go over to these, so that was not their time: once more
             before = tuner.settled
             wanted = tuner.advance(Timing(tuple(message.seconds), message.cut))
             if tuner.settled and not before:

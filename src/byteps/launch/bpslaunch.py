@@ -9,7 +9,15 @@ from byteps.children import as_environment
 from byteps.config import Config, child_environment, resolve, visible_devices
 from byteps.errors import ConfigError
 from byteps.launch.entry import guarded
-from byteps.launch.local import Job, default_servers, launch, program, run_workers, worker_environment
+from byteps.launch.local import (
+    Job,
+    default_servers,
+    launch,
+    pinning_for,
+    program,
+    run_workers,
+    worker_environment,
+)
 from byteps.launch.roles import run_coordinator, run_server_role
 from byteps.launch.settings import IDENTITY, add_settings, given, resolve_given
 from byteps.launch.supervisor import Supervisor
@@ -113,5 +121,8 @@ def _run_worker(arguments: argparse.Namespace, local_size: int, distributed: boo
         for local_rank in range(local_size)
     ]
     supervisor = Supervisor(_TITLE)
+    pinning = pinning_for(config, local_size, 0, supervisor)
     with supervisor.running():
-        return run_workers(supervisor, command, environments, chatty=config.log_level in ("debug", "info"))
+        return run_workers(
+            supervisor, command, environments, pinning, chatty=config.log_level in ("debug", "info")
+        )

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from byteps.children import as_environment
-from byteps.config import child_environment
+from byteps.config import child_environment, resolve
 from byteps.config.fields import FIELDS
 from byteps.errors import BytePSError, ConfigError
 from byteps.launch.horovodrun import local_slots
@@ -30,10 +30,11 @@ from byteps.launch.horovodrun import local_slots
 _CALL = "call"
 _IGNORED = frozenset(
     {
-        *("verbose", "use_gloo", "start_timeout", "disable_cache", "ssh_port", "ssh_identity_file"),
+        *("use_gloo", "disable_cache", "ssh_port", "ssh_identity_file"),
         *("network_interface", "network_interfaces", "executable", "output_filename"),
     }
 )
+_HONOURED = frozenset({"start_timeout", "verbose"})
 
 
 def run(
@@ -53,24 +54,29 @@ def run(
     Args:
         func: Called as ``func(*args, **kwargs)`` in each process; it calls ``init()`` itself.
         args, kwargs: Its arguments.
-        np: Number of workers; 1 if not given.
+        np: Number of workers, at least 1; 1 if not given.
         num_proc: The same, as newer Horovod scripts say it.
-        servers: Number of servers; chosen as ``byteps run`` does if not given.
+        servers: Number of servers, at least 1; chosen as ``byteps run`` does if not given. With
+            ``communicator="allreduce"`` there are none.
         hosts: Accepted for Horovod scripts: ``localhost:4``.
         env: Variables for the workers on top of this process's.
-        settings: Fields of ``byteps.config.Config`` by name. Horovod's other arguments get a warning.
+        settings: Fields of ``byteps.config.Config`` by name, and Horovod's ``start_timeout`` (seconds) and
+            ``verbose``. Its other arguments get a warning.
 
     Returns:
-        What the function returned, by rank.
+        What the function returned, by rank; None for one that ended by ``sys.exit()``.
 
     Raises:
         BytePSError: A rank failed; its traceback is in the message.
         ConfigError: An argument cannot work.
     """
-    workers = np or num_proc or 1
+    workers = np if np is not None else num_proc if num_proc is not None else 1
+    if workers < 1:
+        raise ConfigError(f"np={workers} is not at least 1")
+    known = _known(settings)
+    options = ["-np", str(workers), *_servers(servers, known)]
     if hosts is not None and local_slots(hosts) < workers:
         raise ConfigError(f"hosts={hosts!r} has fewer than {workers} slots")
-    options = ["-np", str(workers), *(["--servers", str(servers)] if servers else [])]
     with tempfile.TemporaryDirectory(prefix="byteps-run-") as folder:
         path = Path(folder)
         (path / _CALL).write_bytes(_pickled(func, tuple(args), dict(kwargs or {})))
@@ -86,7 +92,7 @@ def run(
             __name__,
             folder,
         ]
-        variables = {**as_environment(_known(settings)), **(env or {})}
+        variables = {**as_environment(known), **(env or {})}
         ended = subprocess.run(command, env=child_environment(variables), check=False)
         failures = [text for text in (_read(path / f"error.{rank}") for rank in range(workers)) if text]
         if ended.returncode or failures:
@@ -94,19 +100,40 @@ def run(
                 f"the job ended with exit code {ended.returncode}" if not failures else failures[0].decode()
             )
             raise BytePSError(text)
-        return [pickle.loads((path / f"result.{rank}").read_bytes()) for rank in range(workers)]
+        results = [_read(path / f"result.{rank}") for rank in range(workers)]
+        if b"" in results:
+            raise BytePSError(f"rank {results.index(b'')} ended well but without a result: os._exit()?")
+        return [pickle.loads(result) for result in results]
+
+
+def _servers(servers: int | None, settings: Mapping[str, object]) -> list[str]:
+    """The option of ``byteps run``."""
+    none_wanted = servers == 0 and resolve(settings).config.communicator == "allreduce"
+    if servers is None or none_wanted:
+        return []
+    if servers < 1:
+        raise ConfigError(
+            f"servers={servers} is not at least 1; leave it out, or say communicator='allreduce', which has "
+            "none"
+        )
+    return ["--servers", str(servers)]
 
 
 def _known(settings: Mapping[str, object]) -> dict[str, object]:
     ignored = sorted(name for name in settings if name in _IGNORED and settings[name] is not None)
     if ignored:
         warnings.warn(f"byteps.run ignores {', '.join(ignored)}: the job runs on this machine", stacklevel=3)
-    unknown = sorted(set(settings) - _IGNORED - set(FIELDS))
+    unknown = sorted(set(settings) - _IGNORED - _HONOURED - set(FIELDS))
     if unknown:
         raise ConfigError(
             f"byteps.run has no argument {', '.join(unknown)}: it takes settings (`byteps config` lists them)"
         )
-    return {name: value for name, value in settings.items() if name in FIELDS}
+    horovods: dict[str, object] = {}
+    if settings.get("start_timeout") is not None:
+        horovods["join_timeout_s"] = settings["start_timeout"]
+    if settings.get("verbose"):
+        horovods["log_level"] = "info"
+    return {**horovods, **{name: value for name, value in settings.items() if name in FIELDS}}
 
 
 def _pickled(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
@@ -139,10 +166,20 @@ def _worker(folder: Path) -> None:
         prepared, call = pickle.loads((folder / _CALL).read_bytes())
         multiprocessing.spawn.prepare(prepared)
         func, args, kwargs = pickle.loads(call)
-        (folder / f"result.{rank}").write_bytes(pickle.dumps(func(*args, **kwargs)))
+        (folder / f"result.{rank}").write_bytes(pickle.dumps(_called(func, args, kwargs)))
     except Exception:
         (folder / f"error.{rank}").write_text(f"rank {rank} failed:\n{traceback.format_exc()}")
         raise
+
+
+def _called(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """What a function returns; nothing if it ends the process well instead."""
+    try:
+        return func(*args, **kwargs)
+    except SystemExit as end:
+        if end.code not in (None, 0):
+            raise
+        return None
 
 
 if __name__ == "__main__":

@@ -59,7 +59,7 @@ _IGNORED: tuple[tuple[str, tuple[str, ...], int], ...] = (
     ("nothing uses MPI", ("--mpi-threads-disable", "--no-mpi-threads-disable", "--tcp"), 0),
     ("nothing uses MPI", ("--mpi-args", "--binding-args"), 1),
     ("nothing uses NCCL", ("--num-nccl-streams",), 1),
-    ("pin processes with numactl or taskset", ("--thread-affinity",), 1),
+    ("--visible-cpu-cores says which CPUs a process gets", ("--thread-affinity",), 1),
     ("the job runs on this machine", ("--network-interfaces", "--network-interface"), 1),
     ("the job runs on this machine", ("--ssh-port", "--ssh-identity-file"), 1),
     ("lines go to this terminal, with the rank in front", ("--output-filename",), 1),

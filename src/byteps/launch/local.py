@@ -18,6 +18,8 @@ from byteps.launch.settings import IDENTITY, add_settings, given, resolve_given
 from byteps.launch.supervisor import ROLE_GRACE_S, Supervisor
 from byteps.network import loopback
 from byteps.security import token_to_make
+from byteps.topology import Pinning
+from byteps.topology.picture import places as lines_of
 
 _ADDRESSES = ("bind_host", "advertise_host", "interface")
 _READY_TIMEOUT_S = 60.0
@@ -157,9 +159,14 @@ def program(words: Sequence[str], example: str) -> list[str]:
     return [sys.executable, *command] if command[0].endswith(".py") else command
 
 
-def default_servers(workers: int) -> int:
-    """How many servers keep ``workers`` workers on this machine busy without taking its cores from them."""
-    return min(workers, max(2, _cores() // _CORES_PER_SERVER))
+def default_servers(workers: int, cores: int = 0) -> int:
+    """How many servers keep ``workers`` workers on one machine busy without taking its cores from them.
+
+    Args:
+        workers: how many.
+        cores: of the machine; 0: this one's.
+    """
+    return min(workers, max(2, (cores or _cores()) // _CORES_PER_SERVER))
 
 
 def launch(job: Job) -> int:
@@ -176,13 +183,15 @@ def launch(job: Job) -> int:
         in_use=lambda: not job.servers or any(role.is_ready() for role in roles[1:]),
         role_grace_s=_TIMELINE_GRACE_S if job.config.timeline else ROLE_GRACE_S,
     )
+    # One worker needs nobody to talk to.
+    distributed = job.workers > 1 or job.config.force_distributed
+    pinning = pinning_for(job.config, job.workers, job.servers if distributed else 0, supervisor)
     with supervisor.running():
-        # One worker needs nobody to talk to.
-        if job.workers > 1 or job.config.force_distributed:
+        if distributed:
             if token := token_to_make(job.config):
                 shared["BYTEPS_AUTH_TOKEN"] = token
             shared["BYTEPS_NUM_SERVERS"] = str(job.servers + job.config.extra_servers)
-            shared["BYTEPS_COORDINATOR"] = _start_roles(job, supervisor, shared, roles)
+            shared["BYTEPS_COORDINATOR"] = _start_roles(job, supervisor, shared, roles, pinning)
         else:
             shared.update(dict.fromkeys(_COORDINATOR_VARIABLES, ""))
         environments = [
@@ -191,13 +200,30 @@ def launch(job: Job) -> int:
         ]
         if job.as_horovod:
             environments = [as_horovod(environment) for environment in environments]
-        code = run_workers(supervisor, job.command, environments, chatty=job.config.log_level in _CHATTY)
+        chatty = job.config.log_level in _CHATTY
+        code = run_workers(supervisor, job.command, environments, pinning, chatty=chatty)
     for role in roles:
         role.wait()
     return code
 
 
-def _start_roles(job: Job, supervisor: Supervisor, shared: Mapping[str, str], roles: list[ChildRole]) -> str:
+def pinning_for(config: Config, workers: int, servers: int, supervisor: Supervisor) -> Pinning:
+    """Which CPUs the processes of a job on this machine get; the supervisor warns, and says more if it is to.
+
+    Raises:
+        ConfigError: what the settings say cannot be had here.
+    """
+    pinning = Pinning.of(
+        config, child_environment({}), workers, servers, lambda line: supervisor.say(f"warning: {line}")
+    )
+    for line in lines_of(pinning.plan) if config.log_level in _CHATTY else ():
+        supervisor.say(line)
+    return pinning
+
+
+def _start_roles(
+    job: Job, supervisor: Supervisor, shared: Mapping[str, str], roles: list[ChildRole], pinning: Pinning
+) -> str:
     """Start coordinator and servers, append them to ``roles``, and return the coordinator's address."""
     here = loopback()
     extra = job.config.extra_servers
@@ -210,7 +236,10 @@ def _start_roles(job: Job, supervisor: Supervisor, shared: Mapping[str, str], ro
     }
 
     def start(role: str, name: str, environment: Mapping[str, str], *options: str) -> ChildRole:
-        child = ChildRole(role, environment, options=options, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        with pinning.place(name):
+            child = ChildRole(
+                role, environment, options=options, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+            )
         supervisor.add(name, child.popen)
         roles.append(child)
         return child
@@ -249,6 +278,7 @@ def run_workers(
     supervisor: Supervisor,
     command: Sequence[str],
     environments: Sequence[Mapping[str, str]],
+    pinning: Pinning,
     *,
     chatty: bool,
 ) -> int:
@@ -258,29 +288,39 @@ def run_workers(
         supervisor: of the job; its ``running()`` is in force.
         command: program and arguments.
         environments: each worker's variables, in the order of local ranks.
+        pinning: where they run.
         chatty: say what was chosen.
 
     Returns:
         The job's exit code; 127 (not found) or 126 if the program cannot be started, as a shell has it.
     """
-    defaults = _thread_default(len(environments))
-    if defaults and chatty:
-        supervisor.say(f"OMP_NUM_THREADS={defaults['OMP_NUM_THREADS']} for each worker; set it to choose")
-    for environment in environments:
+    places = [f"worker {local_rank}" for local_rank in range(len(environments))]
+    defaults = [_thread_default(len(environments), len(pinning.cpus(place))) for place in places]
+    if chatty and all(defaults):
+        threads = sorted({each["OMP_NUM_THREADS"] for each in defaults})
+        supervisor.say(f"OMP_NUM_THREADS={' or '.join(threads)} for each worker; set it to choose")
+    for place, default, environment in zip(places, defaults, environments, strict=True):
         number = environment["BYTEPS_RANK"]
         try:
-            supervisor.start(f"worker {number}", command, {**defaults, **environment})
+            with pinning.place(place):
+                supervisor.start(f"worker {number}", command, {**default, **environment})
         except OSError as error:
             supervisor.say(f"cannot start {command[0]!r}: {error.strerror}{remedy(error)}")
             return 127 if isinstance(error, FileNotFoundError) else 126
     return supervisor.run()
 
 
-def _thread_default(workers: int) -> dict[str, str]:
-    """Each of several workers would start a thread per core; give each its share of the cores instead."""
+def _thread_default(workers: int, pinned_to: int) -> dict[str, str]:
+    """Each of several workers would start a thread per core; give each its share of the cores instead.
+
+    Args:
+        workers: how many.
+        pinned_to: how many CPUs this one may use; 0: all.
+    """
     if workers == 1 or "OMP_NUM_THREADS" in child_environment({}):
         return {}
-    return {"OMP_NUM_THREADS": str(max(1, _cores() // workers))}
+    cores = _cores()
+    return {"OMP_NUM_THREADS": str(max(1, min(cores // workers, pinned_to or cores)))}
 
 
 def _cores() -> int:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Callable
 
 from byteps.children import hold
-from byteps.config import Config, format_address
+from byteps.config import Config, child_environment, format_address
 from byteps.errors import ConfigError
 from byteps.launch.settings import add_settings, resolve_given
+from byteps.topology import Pinning
 
 _OF_WORKERS = ("role", "local_rank", "local_size", "nodes", "node_rank")
 
@@ -102,4 +104,8 @@ def run_server_role(config: Config, publish: Callable[[str], None] | None = None
     if not config.coordinator:
         raise ConfigError("no coordinator is given; set BYTEPS_COORDINATOR or --coordinator to host:port")
     set_up_logging(config)
-    return run_server(config, ready=lambda: publish("ready") if publish else None)
+    if publish is not None:  # who started this process has put it where it should run
+        return run_server(config, ready=lambda: publish("ready"))
+    pinning = Pinning.of(config, child_environment({}), 0, 1, lambda line: print(line, file=sys.stderr))
+    with pinning.place("server 0"):
+        return run_server(config, ready=lambda: None)

@@ -41,7 +41,11 @@ def add_settings(parser: argparse.ArgumentParser, *, without: Collection[str] = 
         option = "--" + name.replace("_", "-")
         text = field.metadata["help"].replace("%", "%%")
         names = (option, *_ALIASES.get(name, ()))
-        if field.type == "bool":
+        if field.type == "bool" and field.default:
+            group.add_argument(
+                *names, dest=_DEST + name, action=argparse.BooleanOptionalAction, default=None, help=text
+            )
+        elif field.type == "bool":
             group.add_argument(*names, dest=_DEST + name, action="store_const", const=True, help=text)
         else:
             unit = field.metadata["unit"].split(" ")[0] or ("N" if field.type == "int" else "WORD")
