@@ -279,6 +279,13 @@ void Lane::read_from(Peer& peer) {
   if (status == FrameReader::Status::closed || status == FrameReader::Status::malformed) lose(peer);
 }
 
+void Lane::read_all_from(Peer& peer) {
+  for (uint64_t before = UINT64_MAX; peer.open_ && before != peer.reader_.bytes_read();) {
+    before = peer.reader_.bytes_read();
+    read_from(peer);
+  }
+}
+
 void Lane::beat(Clock::time_point now) {
   const auto interval = duration(options_.heartbeat_s);
   Header heartbeat;

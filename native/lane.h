@@ -105,6 +105,8 @@ class Lane {
             std::shared_ptr<void> owner = nullptr);
   void close_peer(Peer& peer);
   void send_all(const Header& header);
+  void read_all_from(Peer& peer);  // what has come so far
+  void flush_all();
   bool is_quiet();  // the links have sent everything
   Peer* peer(uint32_t number) const { return number < peers_.size() ? peers_[number].get() : nullptr; }
   void close_all();
@@ -129,7 +131,6 @@ class Lane {
   void block_full_links();
   bool any_blocked() const;
   void flush(Peer& peer);
-  void flush_all();
   void block(Peer& peer);
   void unblock(Peer& peer);
   size_t refresh_in_host();  // asks the kernel; returns the sum

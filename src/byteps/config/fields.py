@@ -215,6 +215,13 @@ class Config:
     deterministic: bool = _setting(
         False, "Add contributions in rank order whatever order they arrive in: bitwise equal from run to run."
     )
+    hierarchical: str = _setting(
+        "auto",
+        "Whether ranks of one node sum in shared memory before anything leaves it (hierarchy.md). `auto`: where "
+        "ranks share a node and have memory for it; `on`: it is an error if they have not.",
+        choices=("auto", "on", "off"),
+        aliases=(("1", "on"), ("0", "off")),
+    )
     force_distributed: bool = _setting(False, "Use the servers even with one worker.")
     join_timeout_s: float = _setting(
         600.0, "How long to wait for processes that have not come yet.", unit="s"
