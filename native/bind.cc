@@ -128,8 +128,9 @@ bool wait(const byteps::Transfer& transfer, double timeout_s) {
 
 using PartTuple = std::tuple<uint32_t, uint32_t, uint64_t>;  // server, lane, bytes
 
-// dtype, op, prescale, postscale, divisor, whether the sum goes on to a server, places, first owner
-using PlanTuple = std::tuple<int, int, double, double, uint32_t, bool, std::vector<uint32_t>, uint32_t>;
+// dtype, op, prescale, postscale, divisor, whether the sum goes on to a server, places, first owner, members
+using PlanTuple = std::tuple<int, int, double, double, uint32_t, bool, std::vector<uint32_t>, uint32_t,
+                             std::vector<uint32_t>>;
 
 byteps::Arithmetic arithmetic_of(int dtype, int op, double prescale, double postscale) {
   return {checked_enum<byteps::DType>(dtype, byteps::kDTypes, "dtype"),
@@ -146,9 +147,9 @@ void declare(byteps::Worker& worker, uint32_t tensor, const std::vector<PartTupl
   }
   std::shared_ptr<byteps::NodePlan> node;
   if (plan) {
-    const auto& [dtype, op, prescale, postscale, divisor, pushes, places, first] = *plan;
-    node = std::make_shared<byteps::NodePlan>(
-        byteps::NodePlan{arithmetic_of(dtype, op, prescale, postscale), divisor, pushes, places, first});
+    const auto& [dtype, op, prescale, postscale, divisor, pushes, places, first, members] = *plan;
+    node = std::make_shared<byteps::NodePlan>(byteps::NodePlan{arithmetic_of(dtype, op, prescale, postscale),
+                                                               divisor, pushes, places, first, members});
   }
   worker.declare(tensor, std::move(refs), std::move(node));
 }

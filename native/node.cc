@@ -16,6 +16,10 @@ bool NodePlan::has(uint32_t place) const {
   return std::find(places.begin(), places.end(), place) != places.end();
 }
 
+bool NodePlan::is_for(uint32_t rank) const {
+  return members.empty() || std::find(members.begin(), members.end(), rank) != members.end();
+}
+
 Segment::Segment(int fd, size_t bytes) : bytes_(bytes) {
   struct stat status{};
   // A neighbour's file: were it too short, using it would end this process.
@@ -39,6 +43,11 @@ Node::Node(uint32_t place, std::vector<uint32_t> ranks, const std::vector<int>& 
     throw std::invalid_argument("these numbers describe no node");
   for (const int fd : fds)
     segments_.push_back(std::make_unique<Segment>(fd, fds.size() * lanes * kSlots * piece_bytes));
+}
+
+std::optional<uint32_t> Node::place_of(uint32_t rank) const {
+  const auto at = std::find(ranks.begin(), ranks.end(), rank);
+  return at == ranks.end() ? std::nullopt : std::optional(static_cast<uint32_t>(at - ranks.begin()));
 }
 
 void sum_contributions(const NodePlan& plan, std::vector<Contribution> contributions, std::byte* target,

@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "summation.h"
@@ -21,9 +22,11 @@ struct NodePlan {
   bool pushes = true;            // a server adds up what the nodes push; else this node has all there is
   std::vector<uint32_t> places;  // of those who take part, in the order of ranks
   uint32_t first = 0;            // whose turn it is to own partition 0
+  std::vector<uint32_t> members = {};  // ranks that take part, here and elsewhere; empty: all
 
   uint32_t owner(uint32_t partition) const { return places[(uint64_t{first} + partition) % places.size()]; }
   bool has(uint32_t place) const;
+  bool is_for(uint32_t rank) const;
 };
 
 // A file of memory, mapped as long as this lives.
@@ -46,10 +49,12 @@ class Node {
   static constexpr uint32_t kSlots = 8;  // per lane
 
   // `fds`: the segments by place, each with room for `lanes` * kSlots * places * `piece_bytes`;
-  // none for a rank that is alone. Throws std::invalid_argument, or std::runtime_error for what cannot be mapped.
+  // none for a rank that is alone. Throws std::invalid_argument, or std::runtime_error for what cannot be
+  // mapped.
   Node(uint32_t place, std::vector<uint32_t> ranks, const std::vector<int>& fds, uint32_t lanes,
        size_t piece_bytes);
 
+  std::optional<uint32_t> place_of(uint32_t rank) const;
   uint32_t size() const { return static_cast<uint32_t>(ranks.size()); }
   // Where rank `place` puts its piece, or the owner the result.
   std::byte* area(uint32_t owner, uint32_t lane, uint32_t slot, uint32_t place) const {

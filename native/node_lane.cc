@@ -37,12 +37,15 @@ void NodeLane::begin(const std::shared_ptr<Transfer>& transfer, const PartRef& p
   const uint32_t owner = plan->owner(part.index);
   if (retracted_.contains(key.tensor)) return transfer->resolve(Status::retracted, 0);
   if (owner != node_->place) {
-    if (departed_.contains(owner)) return transfer->resolve(Status::departed, node_->ranks[owner]);
+    if (has_departed(owner)) return transfer->resolve(Status::departed, node_->ranks[owner]);
     lane_.record(EventKind::queued, *transfer, part, transfer->submitted);
-    guests_.insert_or_assign(key, Guest{transfer, part, owner});
+    const Guest& guest = guests_.insert_or_assign(key, Guest{transfer, part, plan, owner}).first->second;
     const int flags = (gives ? 0 : kFlagEmpty) | (wants ? 0 : kFlagNoResult);
-    return tell(owner, LocalStep::begun, key, 0, transfer->priority, 0, static_cast<uint16_t>(flags));
+    tell(owner, LocalStep::begun, key, 0, transfer->priority, 0, static_cast<uint16_t>(flags));
+    for (const uint32_t rank : departed_) warn(key, guest, rank);
+    return;
   }
+  if (const Failure* failure = failure_of(key)) return transfer->resolve(failure->status, failure->peer);
   Owned& owned = owned_.try_emplace(key, node_->size()).first->second;
   owned.transfer = transfer;
   owned.part = part;
@@ -58,17 +61,24 @@ void NodeLane::arrive(const Key& key, Owned& owned, uint32_t place, Arrival how,
   owned.priority = std::max(owned.priority, priority);
   if (!owned.plan) return;
   const auto gone =
-      std::find_if(departed_.begin(), departed_.end(), [&](uint32_t other) { return lacks(owned, other); });
-  if (gone != departed_.end()) return fail_round(owned_.find(key), Status::departed, node_->ranks[*gone]);
-  const auto& places = owned.plan->places;
-  if (std::all_of(places.begin(), places.end(), [&](uint32_t one) { return owned.arrivals[one].here; }))
-    all_are_here(key, owned);
+      std::find_if(departed_.begin(), departed_.end(), [&](uint32_t rank) { return lacks(owned, rank); });
+  if (gone != departed_.end()) return fail_round(owned_.find(key), Status::departed, *gone);
+  if (is_complete(owned)) all_are_here(key, owned);
 }
 
-// Whether something is still to come from a rank.
-bool NodeLane::lacks(const Owned& owned, uint32_t place) const {
-  if (!owned.plan || !owned.plan->has(place)) return false;
-  const Arrival& one = owned.arrivals[place];
+bool NodeLane::is_complete(const Owned& owned) const {
+  if (!owned.plan) return false;
+  const auto& places = owned.plan->places;
+  return std::all_of(places.begin(), places.end(), [&](uint32_t one) { return owned.arrivals[one].here; });
+}
+
+// Whether something is still to come from a rank. Of ranks elsewhere the servers know, once this node is
+// complete; as long as it is not, those cannot have got the result, so they have left without.
+bool NodeLane::lacks(const Owned& owned, uint32_t rank) const {
+  if (!owned.plan || !owned.plan->is_for(rank)) return false;
+  const auto place = node_->place_of(rank);
+  if (!place) return !is_complete(owned);
+  const Arrival& one = owned.arrivals[*place];
   return !one.here || (one.gives && owned.summed < owned.part.bytes);
 }
 
@@ -79,8 +89,7 @@ bool NodeLane::anybody_wants(const Owned& owned) const {
 std::vector<uint32_t> NodeLane::neighbours(const Owned& owned, bool Arrival::* how) const {
   std::vector<uint32_t> found;
   for (uint32_t place = 0; place < node_->size(); ++place) {
-    if (place != node_->place && owned.arrivals[place].*how && !departed_.contains(place))
-      found.push_back(place);
+    if (place != node_->place && owned.arrivals[place].*how && !has_departed(place)) found.push_back(place);
   }
   return found;
 }
@@ -238,9 +247,15 @@ void NodeLane::fail_round(OwnedMap::iterator at, Status status, uint32_t peer) {
       tell(place, LocalStep::failed, key, 0, static_cast<int32_t>(status), peer);
   }
   if (owned.transfer) owned.transfer->resolve(status, peer);
+  failures_.insert_or_assign({key.tensor, key.partition}, Failure{key.round, status, peer});
   to_grant_.erase(turn(key, owned));
   to_hand_out_.erase(turn(key, owned));
   owned_.erase(at);
+}
+
+const NodeLane::Failure* NodeLane::failure_of(const Key& key) const {
+  const auto at = failures_.find({key.tensor, key.partition});
+  return at != failures_.end() && at->second.round == key.round ? &at->second : nullptr;
 }
 
 // --- The other side.
@@ -251,11 +266,7 @@ bool NodeLane::on_frame(uint32_t from, const Header& header) {
   if (names_slot && (header.priority < 0 || header.priority >= static_cast<int32_t>(Node::kSlots)))
     return false;
   if (step == LocalStep::begun) {
-    const Key key = key_of(header);
-    if (retracted_.contains(key.tensor)) return true;
-    Owned& owned = owned_.try_emplace(key, node_->size()).first->second;
-    const Arrival how{true, (header.flags & kFlagEmpty) == 0, (header.flags & kFlagNoResult) == 0};
-    arrive(key, owned, from, how, header.priority);
+    on_begun(from, header);
     return true;
   }
   if (step == LocalStep::put || step == LocalStep::taken) {
@@ -265,8 +276,23 @@ bool NodeLane::on_frame(uint32_t from, const Header& header) {
   return on_guest_frame(from, step, header);
 }
 
+void NodeLane::on_begun(uint32_t from, const Header& header) {
+  const Key key = key_of(header);
+  if (retracted_.contains(key.tensor)) return;
+  if (const Failure* failure = failure_of(key))
+    return tell(from, LocalStep::failed, key, 0, static_cast<int32_t>(failure->status), failure->peer);
+  Owned& owned = owned_.try_emplace(key, node_->size()).first->second;
+  const Arrival how{true, (header.flags & kFlagEmpty) == 0, (header.flags & kFlagNoResult) == 0};
+  arrive(key, owned, from, how, header.priority);
+}
+
 bool NodeLane::on_guest_frame(uint32_t from, LocalStep step, const Header& header) {
   const Key key = key_of(header);
+  const auto own = owned_.find(key);
+  if (step == LocalStep::failed && own != owned_.end()) {
+    if (!is_complete(own->second)) fail_round(own, Status::departed, header.rank);
+    return true;
+  }
   const auto at = guests_.find(key);
   const bool known = at != guests_.end() && at->second.owner == from;
   if (known && header.offset >= at->second.part.bytes) return false;
@@ -280,6 +306,11 @@ bool NodeLane::on_guest_frame(uint32_t from, LocalStep step, const Header& heade
     end(at, static_cast<Status>(header.priority), header.rank);
   }
   return true;
+}
+
+// The owner may not know of the tensor yet, so not whose it is.
+void NodeLane::warn(const Key& key, const Guest& guest, uint32_t rank) {
+  if (guest.plan->is_for(rank)) tell(guest.owner, LocalStep::failed, key, 0, 0, rank);
 }
 
 // The answer is due even where this rank has given up the round: the owner waits for it.
@@ -327,18 +358,23 @@ void NodeLane::retract(uint32_t tensor) {
   }
 }
 
-void NodeLane::depart(uint32_t place) {
-  if (place >= node_->size() || !departed_.insert(place).second) return;
-  const uint32_t rank = node_->ranks[place];
+void NodeLane::depart(uint32_t rank) {
+  if (!departed_.insert(rank).second) return;
+  const auto place = node_->place_of(rank);
   for (auto at = guests_.begin(); at != guests_.end();) {
     const auto one = at++;
-    if (one->second.owner == place) end(one, Status::departed, rank);
+    if (place && one->second.owner == *place) {
+      end(one, Status::departed, rank);
+    } else {
+      warn(one->first, one->second, rank);
+    }
   }
   for (auto at = owned_.begin(); at != owned_.end();) {
     const auto one = at++;
-    if (lacks(one->second, place)) fail_round(one, Status::departed, rank);
+    if (lacks(one->second, rank)) fail_round(one, Status::departed, rank);
   }
-  for (Slot& slot : slots_) std::erase(slot.awaited, place);
+  if (!place) return;
+  for (Slot& slot : slots_) std::erase(slot.awaited, *place);
   advance();
 }
 

@@ -27,7 +27,8 @@ enum class LocalStep : uint16_t {
   result,     // to a neighbour: the result of that piece is in this slot
   taken,      // to the owner: the slot is free as far as I am concerned
   done,       // to a neighbour that wants no result: the round is over
-  failed,     // to a neighbour: there will be no result; status in `priority`, and `rank`
+  failed,  // to a neighbour: there will be no result; status in `priority`, and `rank`. To the owner: `rank`
+           // has left, which I know to take part; unless all ranks of the node are here, it fails
 };
 
 class WorkerLane;
@@ -40,7 +41,7 @@ class NodeLane {
              const std::shared_ptr<const NodePlan>& plan);
   bool on_frame(uint32_t from, const Header& header);  // false: no correct neighbour sends this
   void retract(uint32_t tensor);
-  void depart(uint32_t place);  // that rank left in order; what it sent has been read
+  void depart(uint32_t rank);  // it left in order; what it sent has been read
   void fail(Status status, uint32_t peer);
   // Ranks of this node that a partition of the tensor waits for, which this rank owns.
   void add_missing(uint32_t tensor, std::set<uint32_t>& ranks) const;
@@ -58,6 +59,13 @@ class NodeLane {
     bool here = false;
     bool gives = false;
     bool wants = false;
+  };
+
+  // Why a round has no result, for those who come to it later.
+  struct Failure {
+    uint32_t round;
+    Status status;
+    uint32_t peer;
   };
 
   // A partition that this rank owns.
@@ -81,6 +89,7 @@ class NodeLane {
   struct Guest {
     std::shared_ptr<Transfer> transfer;
     PartRef part;
+    std::shared_ptr<const NodePlan> plan;
     uint32_t owner = 0;
     uint64_t received = 0;
   };
@@ -111,7 +120,9 @@ class NodeLane {
   void arrive(const Key& key, Owned& owned, uint32_t place, Arrival how, int32_t priority);
   void all_are_here(const Key& key, Owned& owned);
   bool anybody_wants(const Owned& owned) const;
-  bool lacks(const Owned& owned, uint32_t place) const;
+  bool is_complete(const Owned& owned) const;
+  bool lacks(const Owned& owned, uint32_t rank) const;
+  bool has_departed(uint32_t place) const { return departed_.contains(node_->ranks[place]); }
   std::vector<uint32_t> neighbours(const Owned& owned, bool Arrival::* how) const;
   void advance();
   std::optional<uint32_t> free_slot() const;
@@ -125,8 +136,11 @@ class NodeLane {
   void give_out(const Key& key, Owned& owned);
   void finish(OwnedMap::iterator at);
   void fail_round(OwnedMap::iterator at, Status status, uint32_t peer);
+  const Failure* failure_of(const Key& key) const;
 
+  void on_begun(uint32_t from, const Header& header);
   bool on_guest_frame(uint32_t from, LocalStep step, const Header& header);
+  void warn(const Key& key, const Guest& guest, uint32_t rank);
   void put(const Key& key, const Guest* guest, uint32_t owner, const Header& header);
   void take(const Key& key, GuestMap::iterator at, uint32_t owner, const Header& header);
   void end(GuestMap::iterator at, Status status, uint32_t peer);
@@ -137,9 +151,10 @@ class NodeLane {
   OwnedMap owned_;
   GuestMap guests_;
   std::array<Slot, Node::kSlots> slots_;
+  std::map<std::pair<uint32_t, uint32_t>, Failure> failures_;  // the last, by tensor and partition
   std::set<Turn> to_grant_;
   std::set<Turn> to_hand_out_;
-  std::set<uint32_t> departed_;   // places
+  std::set<uint32_t> departed_;   // ranks
   std::set<uint32_t> retracted_;  // tensors
   uint64_t sequence_ = 0;
   Buffer scratch_;

@@ -91,12 +91,7 @@ void Worker::add_neighbour(uint32_t place, uint32_t lane, std::unique_ptr<Link> 
 }
 
 void Worker::depart(uint32_t rank) {
-  const std::lock_guard lock(mutex_);
-  if (!node_) return;
-  const auto at = std::find(node_->ranks.begin(), node_->ranks.end(), rank);
-  if (at == node_->ranks.end()) return;
-  const auto place = static_cast<uint32_t>(at - node_->ranks.begin());
-  for (auto& lane : lanes_) lane->post([to = lane.get(), place] { to->depart(place); });
+  for (auto& lane : lanes_) lane->post([to = lane.get(), rank] { to->depart(rank); });
 }
 
 std::set<uint32_t> Worker::missing(uint32_t tensor) {

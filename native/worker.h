@@ -99,7 +99,7 @@ class Worker {
   // Fails the round in flight and those to come, even if the tensor is declared only later: ids are not used
   // again.
   void retract(uint32_t tensor);
-  void depart(uint32_t rank);  // a rank left in order: what this node lacks of it will not come
+  void depart(uint32_t rank);  // a rank left in order: what a node lacks of it will not come
   // Ranks of this node that the rounds of a tensor wait for, as far as this rank can tell.
   std::set<uint32_t> missing(uint32_t tensor);
   void fail(Status status, uint32_t peer);  // fails all rounds in flight and to come

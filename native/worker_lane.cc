@@ -251,10 +251,11 @@ void WorkerLane::retract(uint32_t tensor) {
   if (node_) node_->retract(tensor);
 }
 
-void WorkerLane::depart(uint32_t place) {
+void WorkerLane::depart(uint32_t rank) {
   if (!node_) return;
-  if (Peer* neighbour = peer(first_neighbour_ + place)) read_all_from(*neighbour);
-  node_->depart(place);
+  const auto place = node_->node().place_of(rank);
+  if (Peer* neighbour = place ? peer(first_neighbour_ + *place) : nullptr) read_all_from(*neighbour);
+  node_->depart(rank);
 }
 
 void WorkerLane::add_missing(uint32_t tensor, std::set<uint32_t>& ranks) const {

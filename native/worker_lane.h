@@ -31,7 +31,7 @@ class WorkerLane final : public Lane {
   void begin(const std::shared_ptr<Transfer>& transfer, const std::vector<PartRef>& parts,
              const std::shared_ptr<const NodePlan>& plan = nullptr);
   void retract(uint32_t tensor);
-  void depart(uint32_t place);  // a neighbour left in order
+  void depart(uint32_t rank);  // it left in order
   void add_missing(uint32_t tensor, std::set<uint32_t>& ranks) const;
   void fail(Status status, uint32_t peer);
   void set_credit(uint64_t bytes);  // 0: automatic

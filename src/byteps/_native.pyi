@@ -47,9 +47,9 @@ def socket_link(fd: int) -> Link:
 def inproc_links(capacity_bytes: int = 262144) -> tuple[Link, Link]:
     """Two connected links within this process."""
 
-NodePlan: TypeAlias = tuple[int, int, float, float, int, bool, list[int], int]
+NodePlan: TypeAlias = tuple[int, int, float, float, int, bool, list[int], int, list[int]]
 """dtype, op, prescale, postscale, divisor, whether the sum goes on to a server, places of those who take part
-on this node, and whose turn it is to own the first partition."""
+on this node, whose turn it is to own the first partition, and all ranks that take part."""
 
 InstalledTensor: TypeAlias = tuple[
     int, int, int, float, float, list[tuple[int, int, int, list[int]]], list[int], int

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import inf
 
 from byteps import _native
 from byteps.communicator.changes import Changes
@@ -12,7 +13,18 @@ from byteps.control import ControlClient
 from byteps.diagnostics import size
 from byteps.hierarchy import plan
 from byteps.trace import Trace
-from byteps.wire import Departed, Knobs, Message, Move, Placement, Retract, TensorSpec, Welcome
+from byteps.wire import (
+    AskMissing,
+    Departed,
+    Knobs,
+    Message,
+    Missing,
+    Move,
+    Placement,
+    Retract,
+    TensorSpec,
+    Welcome,
+)
 
 
 class _Servers:
@@ -77,7 +89,7 @@ class _Servers:
         what = shared.node
         scales = (what.prescale, what.postscale, what.divisor)
         places = [self._node.index(rank) for rank in group]
-        return spec.dtype, what.op, *scales, shared.server is not None, places, shared.first
+        return spec.dtype, what.op, *scales, shared.server is not None, places, shared.first, list(spec.members)
 
 
 class ParameterServer:
@@ -89,6 +101,9 @@ class ParameterServer:
         welcome: the job.
         credit_bytes: what the worker was given, for reports.
         trace: is told the names of tensors.
+
+    Attributes:
+        nodes: Ranks that sum together before anything leaves their node; empty: none do.
     """
 
     serves_subsets = True
@@ -102,6 +117,8 @@ class ParameterServer:
         trace: Trace | None = None,
     ) -> None:
         self.worker = worker
+        self.nodes = welcome.nodes
+        self._control = control
         self._servers = _Servers(worker, welcome, trace or Trace(), credit_bytes)
         self._changes = Changes.of(welcome, control, self._servers)
         self._names: Names[_native.Transfer] = Names(control, self._servers, welcome.rank, self._changes)
@@ -160,6 +177,9 @@ class ParameterServer:
         """See ``Communicator.notice``. Of rounds, servers say the rest of what there is to say."""
         if isinstance(message, Departed):
             self.worker.depart(message.rank)
+        if isinstance(message, AskMissing):
+            late = self.worker.missing(message.id)
+            self._control.notify(Missing(message.request, late, [inf] * len(late)))
         if self._changes is not None:
             self._changes.notice(message)
 

@@ -105,6 +105,11 @@ class Membership:
         return told or DEFAULT_SETTINGS
 
     @property
+    def nodes(self) -> list[list[int]]:
+        """Ranks, once they are given, that sum together before anything leaves their node."""
+        return nodes_of([worker.join.place for worker in self.workers])
+
+    @property
     def needs_servers(self) -> bool:
         """Whether servers carry out the rounds."""
         return self._agreements["communicator"].value != "allreduce"
@@ -140,7 +145,7 @@ class Membership:
             _number(group)
         self._numbered = {(one.join.role, one.number): one for one in self}
         addresses = [ServerAddress(server.join.address, server.join.port) for server in self.servers]
-        nodes = nodes_of([worker.join.place for worker in self.workers])
+        nodes = self.nodes
         return [
             (one.id, self._greeting(one, group, addresses, nodes))
             for group in (self.servers, self.workers)
