@@ -276,7 +276,8 @@ void Lane::read_from(Peer& peer) {
   const auto status = peer.reader_.read(*peer.link_, peer, kReadBytes);
   counters_.bytes_received.fetch_add(peer.reader_.bytes_read() - before, std::memory_order_relaxed);
   if (peer.reader_.bytes_read() > before) peer.last_heard_ = Clock::now();
-  if (status == FrameReader::Status::closed || status == FrameReader::Status::malformed) lose(peer);
+  peer.malformed_ = status == FrameReader::Status::malformed;
+  if (status == FrameReader::Status::closed || peer.malformed_) lose(peer);
 }
 
 void Lane::read_all_from(Peer& peer) {

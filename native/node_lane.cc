@@ -53,8 +53,6 @@ void NodeLane::begin(const std::shared_ptr<Transfer>& transfer, const PartRef& p
   arrive(key, owned, owner, {true, gives, wants}, transfer->priority);
 }
 
-// --- The owner's side.
-
 void NodeLane::arrive(const Key& key, Owned& owned, uint32_t place, Arrival how, int32_t priority) {
   if (owned.arrivals[place].here) return;
   owned.arrivals[place] = how;
@@ -258,8 +256,6 @@ const NodeLane::Failure* NodeLane::failure_of(const Key& key) const {
   return at != failures_.end() && at->second.round == key.round ? &at->second : nullptr;
 }
 
-// --- The other side.
-
 bool NodeLane::on_frame(uint32_t from, const Header& header) {
   const auto step = static_cast<LocalStep>(header.code);
   const bool names_slot = step >= LocalStep::grant && step <= LocalStep::taken;
@@ -285,65 +281,6 @@ void NodeLane::on_begun(uint32_t from, const Header& header) {
   const Arrival how{true, (header.flags & kFlagEmpty) == 0, (header.flags & kFlagNoResult) == 0};
   arrive(key, owned, from, how, header.priority);
 }
-
-bool NodeLane::on_guest_frame(uint32_t from, LocalStep step, const Header& header) {
-  const Key key = key_of(header);
-  const auto own = owned_.find(key);
-  if (step == LocalStep::failed && own != owned_.end()) {
-    if (!is_complete(own->second)) fail_round(own, Status::departed, header.rank);
-    return true;
-  }
-  const auto at = guests_.find(key);
-  const bool known = at != guests_.end() && at->second.owner == from;
-  if (known && header.offset >= at->second.part.bytes) return false;
-  if (step == LocalStep::grant) {
-    put(key, known ? &at->second : nullptr, from, header);
-  } else if (step == LocalStep::result) {
-    take(key, known ? at : guests_.end(), from, header);
-  } else if (known && step == LocalStep::done) {
-    end(at, Status::ok, 0);
-  } else if (known) {
-    end(at, static_cast<Status>(header.priority), header.rank);
-  }
-  return true;
-}
-
-// The owner may not know of the tensor yet, so not whose it is.
-void NodeLane::warn(const Key& key, const Guest& guest, uint32_t rank) {
-  if (guest.plan->is_for(rank)) tell(guest.owner, LocalStep::failed, key, 0, 0, rank);
-}
-
-// The answer is due even where this rank has given up the round: the owner waits for it.
-void NodeLane::put(const Key& key, const Guest* guest, uint32_t owner, const Header& header) {
-  const auto slot = static_cast<uint32_t>(header.priority);
-  if (guest != nullptr && guest->transfer->source != nullptr) {
-    std::memcpy(area(owner, slot, node_->place), guest->transfer->source + guest->part.offset + header.offset,
-                piece_at(guest->part, header.offset));
-  }
-  tell(owner, LocalStep::put, key, header.offset, header.priority);
-}
-
-void NodeLane::take(const Key& key, GuestMap::iterator at, uint32_t owner, const Header& header) {
-  const auto slot = static_cast<uint32_t>(header.priority);
-  tell(owner, LocalStep::taken, key, header.offset, header.priority);
-  if (at == guests_.end()) return;
-  Guest& guest = at->second;
-  if (guest.transfer->destination == nullptr) return;
-  const uint64_t bytes = piece_at(guest.part, header.offset);
-  std::memcpy(guest.transfer->destination + guest.part.offset + header.offset, area(owner, slot, owner),
-              bytes);
-  guest.received += bytes;
-  if (guest.received >= guest.part.bytes) end(at, Status::ok, 0);
-}
-
-void NodeLane::end(GuestMap::iterator at, Status status, uint32_t peer) {
-  const Guest& guest = at->second;
-  if (status == Status::ok) lane_.record(EventKind::returned, *guest.transfer, guest.part, Clock::now());
-  guest.transfer->resolve(status, peer);
-  guests_.erase(at);
-}
-
-// --- Ends.
 
 void NodeLane::retract(uint32_t tensor) {
   retracted_.insert(tensor);

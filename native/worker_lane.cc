@@ -64,18 +64,16 @@ class WorkerLane::Neighbour final : public Lane::Peer {
     if (header.type == FrameType::heartbeat || header.epoch != worker_.options_.epoch) return true;
     worker_.counters_.frames_received.fetch_add(1, std::memory_order_relaxed);
     const uint32_t place = number() - worker_.first_neighbour_;
-    is_broken_ = header.type != FrameType::local || !worker_.node_->on_frame(place, header);
-    return !is_broken_;
+    return header.type == FrameType::local && worker_.node_->on_frame(place, header);
   }
   std::span<std::byte> destination(const Header&, size_t) override { return {}; }
   void on_filled(const Header&, size_t, size_t) override {}
   void on_frame(const Header&) override {}
 
-  bool is_broken() const { return is_broken_; }
+  bool is_malformed() const { return malformed_; }
 
  private:
   WorkerLane& worker_;
-  bool is_broken_ = false;  // it has sent what no correct neighbour sends
 };
 
 void WorkerLane::connect(uint32_t server, std::unique_ptr<Link> link) {
@@ -281,7 +279,7 @@ void WorkerLane::fail(Status status, uint32_t peer) {
 // it on all lanes: what the others have in flight may wait for ranks that wait for this link.
 void WorkerLane::on_lost(Peer& peer) {
   const auto* neighbour = dynamic_cast<const Neighbour*>(&peer);
-  if (neighbour != nullptr && !neighbour->is_broken()) return;
+  if (neighbour != nullptr && !neighbour->is_malformed()) return;
   fail(Status::link_lost, peer.number());
   worker_.fail(Status::link_lost, peer.number());
 }
