@@ -1,8 +1,8 @@
 """Four ranks of one node: push_pull in shared memory against gloo's all_reduce and against plain memory.
 
-The three take turns in the same four processes. The limit is what cannot be saved by anybody who passes on what he
-has summed: each rank copies three quarters of its tensor out, adds three contributions to its own quarter, copies
-the sum out and three quarters in, all four at once and through as little memory as the cache likes.
+The three take turns in the same four processes. The limit is what nobody can save who passes on what he has
+summed: each rank copies three quarters of its tensor out, adds three contributions to its own quarter, copies the
+sum out and three quarters in, all four at once and through as little memory as the cache likes.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def worker(folder: Path) -> None:
 
 
 def large_times() -> list[tuple[float, float, float]]:
-    """Seconds of push_pull, of all_reduce and of the plain work, by turns; each begins on all ranks at once."""
+    """Seconds of push_pull, all_reduce and the plain work, by turns; each begins on all ranks at once."""
     ours = torch.empty(NBYTES // 4)
     gloo = torch.empty_like(ours)
     plain = Plain()

@@ -40,8 +40,12 @@ void NodeLane::warn(const Key& key, const Guest& guest, uint32_t rank) {
 void NodeLane::put(const Key& key, const Guest* guest, uint32_t owner, const Header& header) {
   const auto slot = static_cast<uint32_t>(header.priority);
   if (guest != nullptr && guest->transfer->source != nullptr) {
-    std::memcpy(area(owner, slot, node_->place), guest->transfer->source + guest->part.offset + header.offset,
-                piece_at(guest->part, header.offset));
+    const PartRef& part = guest->part;
+    const uint64_t bytes = piece_at(part, header.offset);
+    if (header.offset == 0) note(EventKind::pushing, *guest->transfer, part);
+    std::memcpy(area(owner, slot, node_->place), guest->transfer->source + part.offset + header.offset,
+                bytes);
+    if (header.offset + bytes == part.bytes) note(EventKind::pushed, *guest->transfer, part);
   }
   tell(owner, LocalStep::put, key, header.offset, header.priority);
 }
@@ -61,7 +65,7 @@ void NodeLane::take(const Key& key, GuestMap::iterator at, uint32_t owner, const
 
 void NodeLane::end(GuestMap::iterator at, Status status, uint32_t peer) {
   const Guest& guest = at->second;
-  if (status == Status::ok) lane_.record(EventKind::returned, *guest.transfer, guest.part, Clock::now());
+  if (status == Status::ok) note(EventKind::returned, *guest.transfer, guest.part);
   guest.transfer->resolve(status, peer);
   guests_.erase(at);
 }

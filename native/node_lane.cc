@@ -29,6 +29,16 @@ void NodeLane::tell(uint32_t place, LocalStep step, const Key& key, uint64_t off
   lane_.tell(place, header);
 }
 
+void NodeLane::note(EventKind kind, const Transfer& transfer, const PartRef& part) {
+  lane_.record(kind, transfer, part, Clock::now());
+}
+
+// Of what no neighbour takes part in.
+void NodeLane::note_push(const Transfer& transfer, const PartRef& part) {
+  note(EventKind::pushing, transfer, part);
+  note(EventKind::pushed, transfer, part);
+}
+
 void NodeLane::begin(const std::shared_ptr<Transfer>& transfer, const PartRef& part,
                      const std::shared_ptr<const NodePlan>& plan) {
   const Key key{transfer->tensor, part.index, transfer->round};
@@ -43,6 +53,7 @@ void NodeLane::begin(const std::shared_ptr<Transfer>& transfer, const PartRef& p
     const int flags = (gives ? 0 : kFlagEmpty) | (wants ? 0 : kFlagNoResult);
     tell(owner, LocalStep::begun, key, 0, transfer->priority, 0, static_cast<uint16_t>(flags));
     for (const uint32_t rank : departed_) warn(key, guest, rank);
+    if (!gives) note_push(*transfer, part);
     return;
   }
   if (const Failure* failure = failure_of(key)) return transfer->resolve(failure->status, failure->peer);
@@ -200,6 +211,8 @@ void NodeLane::add_up(const Key& key, Owned& owned, const Slot* slot, uint32_t n
 
 void NodeLane::summed(const Key& key, Owned& owned) {
   if (!owned.plan->pushes) {
+    lane_.record(EventKind::queued, *owned.transfer, owned.part, owned.transfer->submitted);
+    note_push(*owned.transfer, owned.part);
     // What came through slots went out through them.
     if (owned.summed == owned.part.bytes) return finish(owned_.find(key));
     return give_out(key, owned);
@@ -233,7 +246,7 @@ void NodeLane::finish(OwnedMap::iterator at) {
     const Arrival& one = owned.arrivals[place];
     if (place != node_->place && one.here && !one.wants) tell(place, LocalStep::done, key);
   }
-  if (!owned.plan->pushes) lane_.record(EventKind::returned, *owned.transfer, owned.part, Clock::now());
+  if (!owned.plan->pushes) note(EventKind::returned, *owned.transfer, owned.part);
   owned.transfer->resolve(Status::ok, 0);
   owned_.erase(at);
 }

@@ -117,6 +117,8 @@ class NodeLane {
 
   void tell(uint32_t place, LocalStep step, const Key& key, uint64_t offset = 0, int32_t number = 0,
             uint32_t rank = 0, uint16_t flags = 0);
+  void note(EventKind kind, const Transfer& transfer, const PartRef& part);
+  void note_push(const Transfer& transfer, const PartRef& part);
   void arrive(const Key& key, Owned& owned, uint32_t place, Arrival how, int32_t priority);
   void all_are_here(const Key& key, Owned& owned);
   bool anybody_wants(const Owned& owned) const;

@@ -54,8 +54,8 @@ on this node, whose turn it is to own the first partition, and all ranks that ta
 InstalledTensor: TypeAlias = tuple[
     int, int, int, float, float, list[tuple[int, int, int, list[int]]], list[int], int
 ]
-"""id, dtype, op, prescale, postscale, partitions as (index, lane, bytes, who contributes for each rank), members,
-divisor of an average."""
+"""id, dtype, op, prescale, postscale, partitions as (index, lane, bytes, who contributes for each rank),
+members, divisor of an average."""
 
 class Transfer:
     """One round of one tensor."""
@@ -104,15 +104,13 @@ class Worker:
         piece_bytes: int,
         first_neighbour: int,
     ) -> None:
-        """Map what the ranks of this node share, by place. Servers' numbers end before ``first_neighbour``."""
+        """Map what ranks of this node share, by place. Servers' numbers end before ``first_neighbour``."""
     def add_neighbour(self, place: int, lane: int, link: Link, /) -> None: ...
     def depart(self, rank: int) -> None:
         """A rank left in order: what this node lacks of it will not come."""
     def missing(self, tensor: int) -> list[int]:
         """Ranks of this node that the rounds of a tensor wait for, as far as this rank can tell."""
-    def declare(
-        self, tensor: int, parts: list[tuple[int, int, int]], plan: NodePlan | None = None
-    ) -> None:
+    def declare(self, tensor: int, parts: list[tuple[int, int, int]], plan: NodePlan | None = None) -> None:
         """Partitions in order, each as (server, lane, bytes)."""
     def forget(self, tensor: int) -> None: ...
     def submit(self, tensor: int, source: int, destination: int, priority: int) -> Transfer:

@@ -1,4 +1,4 @@
-"""Which ranks share a node, and how the sum of a tensor divides into sums of the nodes and sums at the servers.
+"""Which ranks share a node, and how a tensor's sum divides into sums of the nodes and sums at the servers.
 
 Pure functions: coordinator, servers and workers come to the same answers on their own.
 """

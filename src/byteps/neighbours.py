@@ -113,7 +113,7 @@ class _Meeting:
         self._segments = {self._place: own.segment}
 
     def hold(self, worker: _native.Worker) -> None:
-        """Those before this rank are called, those after it call. So nobody waits for one who waits for him."""
+        """Call those before this rank, answer those after it: nobody waits for one who waits for him."""
         lanes = self._welcome.settings.lanes
         try:
             for place in range(self._place):
@@ -142,8 +142,8 @@ class _Meeting:
             self._swap(sock, place, lane)
         except (OSError, HandshakeError) as error:
             raise JoinError(
-                f"rank {self._welcome.rank} cannot share memory with rank {rank}, although both say that they "
-                f"run on one node: {error}; {_HINT}"
+                f"rank {self._welcome.rank} cannot share memory with rank {rank}, although both say that "
+                f"they run on one node: {error}; {_HINT}"
             ) from error
 
     def _answer(self, lanes: int) -> None:

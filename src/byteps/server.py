@@ -135,7 +135,6 @@ class Server:
         elif isinstance(message, End):
             self._on_end(None)
 
-
     def _installed(self, tensor: InstalledTensor) -> _native.InstalledTensor:
         """What native code is to know of a tensor."""
         shared = plan(tensor, self._nodes)

@@ -150,9 +150,7 @@ class _Cluster:
             return here
 
         trace = open_trace(config, "worker", welcome.rank, welcome.size)
-        worker = start_data_plane(
-            config, welcome, link, event_capacity=trace.capacity, entrance=entrance
-        )
+        worker = start_data_plane(config, welcome, link, event_capacity=trace.capacity, entrance=entrance)
         if entrance is not None:
             entrance.close()
         communicator: Communicator = (
@@ -187,8 +185,8 @@ def cluster(
         size: number of workers.
         servers: number of servers; with ``communicator="allreduce"`` there are none.
         engine: carries out the collectives of ``communicator="allreduce"``; in memory if not given.
-        nodes: by rank, the node that it is to believe itself on; those of one node sum in shared memory first.
-            Empty: each is on a node of its own.
+        nodes: by rank, the node that it is to believe itself on; those of one node sum in shared memory
+            first. Empty: each is on a node of its own.
         settings: fields of ``Config``.
 
     Yields:

@@ -1,4 +1,4 @@
-"""Ranks of one node sum in shared memory, on emulated hosts: training, bytes on the wire, and killed ranks."""
+"""Ranks of one node sum in shared memory, on emulated hosts: training, bytes on the wire, killed ranks."""
 
 from __future__ import annotations
 
@@ -112,7 +112,10 @@ def ends_for_all(case: Case) -> None:
 def test_a_killed_rank_ends_the_others_and_leaves_nothing() -> None:
     run_all(
         ends_for_all,
-        [Case(f"worker {rank}", "kill", rf"worker rank {rank} \(pid \d+ on \S+\) was lost") for rank in range(3)],
+        [
+            Case(f"worker {rank}", "kill", rf"worker rank {rank} \(pid \d+ on \S+\) was lost")
+            for rank in range(3)
+        ],
     )
     # Sockets without a name in the file system, and memory without any name, end with the processes.
     assert not [name for name in os.listdir("/dev/shm") if "byteps" in name]

@@ -74,7 +74,9 @@ def cases(draw: st.DrawFn) -> Case:
     root = draw(ranks) if op is ReduceOp.COPY else -1
     few = st.frozensets(ranks, max_size=2)
     in_place, silent = draw(st.booleans()), draw(few)
-    return Case(nodes, draw(st.integers(1, 2)), spec("x", length, dtype, op, root=root), silent, draw(few), in_place)
+    return Case(
+        nodes, draw(st.integers(1, 2)), spec("x", length, dtype, op, root=root), silent, draw(few), in_place
+    )
 
 
 def contribution(what: TensorSpec, rank: int) -> Array:
@@ -206,9 +208,10 @@ def test_ranks_that_do_not_find_each_other_say_so(monkeypatch: pytest.MonkeyPatc
         return dataclasses.replace(entrance, name="byteps-nowhere")
 
     monkeypatch.setattr(Entrance, "open", misled)
-    with pytest.raises(JoinError, match=r"rank 0 waited 1 s in vain for ranks 1, which.*BYTEPS_HIERARCHICAL=off"):
-        with job(2, nodes=(0, 0), peer_timeout_s=1.0):
-            pass
+    with pytest.raises(
+        JoinError, match=r"rank 0 waited 1 s in vain for ranks 1, which.*BYTEPS_HIERARCHICAL=off"
+    ), job(2, nodes=(0, 0), peer_timeout_s=1.0):
+        pass
 
 
 def test_strangers_at_the_door_are_turned_away(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -30,9 +30,7 @@ from byteps.wire import (
 class _Servers:
     """The native data plane, and which servers sum what."""
 
-    def __init__(
-        self, worker: _native.Worker, welcome: Welcome, trace: Trace, credit_bytes: int
-    ) -> None:
+    def __init__(self, worker: _native.Worker, welcome: Welcome, trace: Trace, credit_bytes: int) -> None:
         self._worker = worker
         self._trace = trace
         self.number = len(welcome.servers)
@@ -89,7 +87,15 @@ class _Servers:
         what = shared.node
         scales = (what.prescale, what.postscale, what.divisor)
         places = [self._node.index(rank) for rank in group]
-        return spec.dtype, what.op, *scales, shared.server is not None, places, shared.first, list(spec.members)
+        return (
+            spec.dtype,
+            what.op,
+            *scales,
+            shared.server is not None,
+            places,
+            shared.first,
+            list(spec.members),
+        )
 
 
 class ParameterServer:

@@ -217,8 +217,8 @@ class Config:
     )
     hierarchical: str = _setting(
         "auto",
-        "Whether ranks of one node sum in shared memory before anything leaves it (hierarchy.md). `auto`: where "
-        "ranks share a node and have memory for it; `on`: it is an error if they have not.",
+        "Whether ranks of one node sum in shared memory before anything leaves it (hierarchy.md). `auto`: "
+        "where ranks share a node and have memory for it; `on`: it is an error if they have not.",
         choices=("auto", "on", "off"),
         aliases=(("1", "on"), ("0", "off")),
     )
