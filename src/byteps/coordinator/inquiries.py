@@ -1,6 +1,6 @@
 """Which ranks have not contributed to a tensor? Workers ask; the servers that sum it know, or rank 0.
 
-Where ranks of a node sum first, a server knows of the one that pushes for them, and that one knows the others.
+Where ranks of a node sum first, a server knows of the one that pushes for them; that one knows the others.
 """
 
 from __future__ import annotations
