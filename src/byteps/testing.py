@@ -141,18 +141,19 @@ class _Cluster:
         relay = Relay()
         control = ControlClient(relay.on_notice, relay.on_closed)
         self._hub.connect(control)
-        entrance = self._entrance(config, rank)
-        welcome = control.join(join_message(config, entrance), JOIN_TIMEOUT_S)
 
         def link(server: int, lane: int) -> _native.Link:
             here, there = _native.inproc_links()
             self.servers[server].native.add_link(welcome.rank, lane, there)
             return here
 
-        trace = open_trace(config, "worker", welcome.rank, welcome.size)
-        worker = start_data_plane(config, welcome, link, event_capacity=trace.capacity, entrance=entrance)
-        if entrance is not None:
-            entrance.close()
+        with contextlib.ExitStack() as stack:
+            entrance = self._entrance(config, rank)
+            if entrance is not None:
+                stack.callback(entrance.close)
+            welcome = control.join(join_message(config, entrance), JOIN_TIMEOUT_S)
+            trace = open_trace(config, "worker", welcome.rank, welcome.size)
+            worker = start_data_plane(config, welcome, link, None, trace.capacity, entrance)
         communicator: Communicator = (
             AllReduce(control, welcome, config, worker.close, trace)
             if uses_collectives(config)

@@ -43,10 +43,10 @@ class OnHosts:
         last = NODES
         count = sum(self._sizes)
         counts = ["--num-workers", str(count), "--num-servers", "1"]
-        coordinator = self._start(last, ["-m", "byteps", "coordinator", *counts])
+        coordinator = self._start(last, ["-m", "byteps", "coordinator", *counts], BYTEPS_INTERFACE="eth0")
         assert coordinator.stdout is not None
         self._variables["BYTEPS_COORDINATOR"] = coordinator.stdout.readline().split("=")[1].strip()
-        self._start(last, ["-m", "byteps", "server"])
+        self._start(last, ["-m", "byteps", "server"], BYTEPS_INTERFACE="eth0")
         before = self._sent()
         ranks = []
         for node, local_size in enumerate(self._sizes):
