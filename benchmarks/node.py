@@ -1,8 +1,8 @@
 """Four ranks of one node: push_pull in shared memory against gloo's all_reduce and against plain memory.
 
-The three take turns in the same four processes. The limit is what nobody can save who passes on what he
-has summed: each rank copies three quarters of its tensor out, adds three contributions to its own quarter, copies the
-sum out and three quarters in, all four at once and through as little memory as the cache likes.
+The three take turns in the same four processes. The limit is what nobody can save who passes on what he has
+summed: each rank copies three quarters of its tensor out, adds three contributions to its own quarter, copies
+the sum out and three quarters in, all four at once and through as little memory as the cache likes.
 """
 
 from __future__ import annotations

@@ -208,9 +208,12 @@ def test_ranks_that_do_not_find_each_other_say_so(monkeypatch: pytest.MonkeyPatc
         return dataclasses.replace(entrance, name="byteps-nowhere")
 
     monkeypatch.setattr(Entrance, "open", misled)
-    with pytest.raises(
-        JoinError, match=r"rank 0 waited 1 s in vain for ranks 1, which.*BYTEPS_HIERARCHICAL=off"
-    ), job(2, nodes=(0, 0), peer_timeout_s=1.0):
+    with (
+        pytest.raises(
+            JoinError, match=r"rank 0 waited 1 s in vain for ranks 1, which.*BYTEPS_HIERARCHICAL=off"
+        ),
+        job(2, nodes=(0, 0), peer_timeout_s=1.0),
+    ):
         pass
 
 
