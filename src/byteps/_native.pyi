@@ -47,11 +47,11 @@ def socket_link(fd: int) -> Link:
 def inproc_links(capacity_bytes: int = 262144) -> tuple[Link, Link]:
     """Two connected links within this process."""
 
-NodePlan: TypeAlias = tuple[int, int, float, float, int, bool, list[int], int, list[int]]
+_NodePlan: TypeAlias = tuple[int, int, float, float, int, bool, list[int], int, list[int]]
 """dtype, op, prescale, postscale, divisor, whether the sum goes on to a server, places of those who take part
 on this node, whose turn it is to own the first partition, and all ranks that take part."""
 
-InstalledTensor: TypeAlias = tuple[
+_InstalledTensor: TypeAlias = tuple[
     int, int, int, float, float, list[tuple[int, int, int, list[int]]], list[int], int
 ]
 """id, dtype, op, prescale, postscale, partitions as (index, lane, bytes, who contributes for each rank),
@@ -110,7 +110,7 @@ class Worker:
         """A rank left in order: what this node lacks of it will not come."""
     def missing(self, tensor: int) -> list[int]:
         """Ranks of this node that the rounds of a tensor wait for, as far as this rank can tell."""
-    def declare(self, tensor: int, parts: list[tuple[int, int, int]], plan: NodePlan | None = None) -> None:
+    def declare(self, tensor: int, parts: list[tuple[int, int, int]], plan: _NodePlan | None = None) -> None:
         """Partitions in order, each as (server, lane, bytes)."""
     def forget(self, tensor: int) -> None: ...
     def submit(self, tensor: int, source: int, destination: int, priority: int) -> Transfer:
@@ -151,7 +151,7 @@ class Server:
     def add_link(self, rank: int, lane: int, link: Link, /) -> None: ...
     def add_beacon(self, link: Link, /) -> None: ...
     def start(self) -> None: ...
-    def install(self, tensors: list[InstalledTensor]) -> None: ...
+    def install(self, tensors: list[_InstalledTensor]) -> None: ...
     def retire(self, tensors: list[int]) -> None: ...
     def depart(self, rank: int) -> None: ...
     def missing(self, tensor: int) -> list[tuple[int, float]]:

@@ -14,6 +14,7 @@ import secrets
 import socket
 import threading
 from collections.abc import Callable
+from typing import TypeAlias
 
 from byteps import _native
 from byteps.config import Config
@@ -46,6 +47,9 @@ from byteps.wire import (
     Missing,
     Welcome,
 )
+
+_Part: TypeAlias = tuple[int, int, int, list[int]]
+_Installed: TypeAlias = tuple[int, int, int, float, float, list[_Part], list[int], int]
 
 DRAIN_S = 5.0
 """How long a server that ends goes on sending what is under way."""
@@ -135,7 +139,7 @@ class Server:
         elif isinstance(message, End):
             self._on_end(None)
 
-    def _installed(self, tensor: InstalledTensor) -> _native.InstalledTensor:
+    def _installed(self, tensor: InstalledTensor) -> _Installed:
         """What native code is to know of a tensor."""
         shared = plan(tensor, self._nodes)
         if shared is None or shared.server is None:  # of what stays within a node nothing comes here

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import inf
+from typing import TypeAlias
 
 from byteps import _native
 from byteps.communicator.changes import Changes
@@ -25,6 +26,9 @@ from byteps.wire import (
     TensorSpec,
     Welcome,
 )
+
+
+_NodePlan: TypeAlias = tuple[int, int, float, float, int, bool, list[int], int, list[int]]
 
 
 class _Servers:
@@ -78,7 +82,7 @@ class _Servers:
         self._specs[tensor] = spec
         self.of[tensor] = tuple(server for server, _, _ in parts)
 
-    def _plan(self, spec: TensorSpec) -> _native.NodePlan | None:
+    def _plan(self, spec: TensorSpec) -> _NodePlan | None:
         """What native code is to know of the ranks that sum with this one first, if there are such."""
         shared = plan(spec, self._nodes)
         if shared is None:
