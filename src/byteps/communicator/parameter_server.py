@@ -27,7 +27,6 @@ from byteps.wire import (
     Welcome,
 )
 
-
 _NodePlan: TypeAlias = tuple[int, int, float, float, int, bool, list[int], int, list[int]]
 
 
