@@ -276,8 +276,8 @@ void Lane::read_from(Peer& peer) {
   const auto status = peer.reader_.read(*peer.link_, peer, kReadBytes);
   counters_.bytes_received.fetch_add(peer.reader_.bytes_read() - before, std::memory_order_relaxed);
   if (peer.reader_.bytes_read() > before) peer.last_heard_ = Clock::now();
-  peer.malformed_ = status == FrameReader::Status::malformed;
-  if (status == FrameReader::Status::closed || peer.malformed_) lose(peer);
+  peer.broken_ = status == FrameReader::Status::malformed;
+  if (status == FrameReader::Status::closed || peer.broken_) lose(peer);
 }
 
 void Lane::read_all_from(Peer& peer) {
@@ -309,7 +309,9 @@ void Lane::lose_silent_peers() {
   for (auto& peer : peers_) {
     if (!peer || !is_silent(*peer)) continue;
     read_from(*peer);  // this process may have been stopped meanwhile, and what came not been looked at
-    if (is_silent(*peer)) lose(*peer);
+    if (!is_silent(*peer)) continue;
+    peer->broken_ = true;
+    lose(*peer);
   }
 }
 

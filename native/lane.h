@@ -93,7 +93,7 @@ class Lane {
     size_t in_host_bytes_ = 0;  // written, and not gone from this host, as last seen
     size_t low_water_bytes_ = 0;
     bool open_ = true;
-    bool malformed_ = false;  // what it sent last is no frame of the protocol
+    bool broken_ = false;  // it fell silent, or sent what is no frame of the protocol
     bool blocked_ = false;    // the link takes nothing now; its write event is awaited
     Clock::time_point last_heard_;
     Clock::time_point last_sent_;

@@ -70,7 +70,7 @@ class WorkerLane::Neighbour final : public Lane::Peer {
   void on_filled(const Header&, size_t, size_t) override {}
   void on_frame(const Header&) override {}
 
-  bool is_malformed() const { return malformed_; }
+  bool is_broken() const { return broken_; }
 
  private:
   WorkerLane& worker_;
@@ -279,7 +279,7 @@ void WorkerLane::fail(Status status, uint32_t peer) {
 // it on all lanes: what the others have in flight may wait for ranks that wait for this link.
 void WorkerLane::on_lost(Peer& peer) {
   const auto* neighbour = dynamic_cast<const Neighbour*>(&peer);
-  if (neighbour != nullptr && !neighbour->is_malformed()) return;
+  if (neighbour != nullptr && !neighbour->is_broken()) return;
   fail(Status::link_lost, peer.number());
   worker_.fail(Status::link_lost, peer.number());
 }

@@ -7,6 +7,7 @@ nothing can collide or be left behind, and ranks that can meet there do share a 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import logging
 import os
 import secrets
@@ -26,6 +27,7 @@ from byteps.wire import Welcome
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _NETWORK = Path("/proc/self/ns/net")
+_SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 _CREDENTIALS = struct.Struct("3i")
 _HINT = "set BYTEPS_HIERARCHICAL=off if they cannot share memory"
 
@@ -58,9 +60,11 @@ class Entrance:
             return None
         with contextlib.ExitStack() as undo:
             try:
-                segment = os.memfd_create("byteps", os.MFD_CLOEXEC)
+                segment = os.memfd_create("byteps", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
                 undo.callback(os.close, segment)
-                os.posix_fallocate(segment, 0, SEGMENT_BYTES)  # now, or using it could end the process
+                # Using memory that is not there, or not any more, would end the process.
+                os.posix_fallocate(segment, 0, SEGMENT_BYTES)
+                fcntl.fcntl(segment, fcntl.F_ADD_SEALS, _SEALS)
                 listener = undo.enter_context(socket.socket(socket.AF_UNIX))
                 name = f"byteps-{secrets.token_hex(16)}"
                 listener.bind(f"\0{name}")
@@ -191,6 +195,8 @@ class _Meeting:
         if not data or not descriptors:
             raise ConnectionResetError("it sent no memory")
         self._segments[place] = descriptors[0]
+        if fcntl.fcntl(descriptors[0], fcntl.F_GET_SEALS) & _SEALS != _SEALS:
+            raise HandshakeError("it could take back the memory that it sent")
 
     def _identity(self, lane: int) -> Identity:
         return Identity(

@@ -7,6 +7,7 @@ import errno
 import logging
 import os
 import random
+import resource
 import socket
 import time
 from dataclasses import dataclass
@@ -183,13 +184,14 @@ def test_without_memory_a_rank_says_so_once_and_pushes_by_itself(
     assert "No space left" in told[0]
 
 
-def test_memory_that_is_asked_for_must_be_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    def none(*_: int) -> None:
-        raise OSError(errno.EFBIG, os.strerror(errno.EFBIG))
-
-    monkeypatch.setattr(os, "posix_fallocate", none)
-    with pytest.raises(ConfigError, match=r"hierarchical is on.*File too large.*raise the limit"):
-        Entrance.open(Config(hierarchical="on"))
+def test_memory_that_is_asked_for_must_be_there() -> None:
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, limits[1]))
+    try:
+        with pytest.raises(ConfigError, match=r"hierarchical is on.*File too large.*raise the limit"):
+            Entrance.open(Config(hierarchical="on"))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
 
 
 @pytest.mark.parametrize("told", [{"hierarchical": "off"}, {"local_size": 1}, {"size": 1}])

@@ -39,7 +39,7 @@ class _Servers:
         self.number = len(welcome.servers)
         self._rank = welcome.rank
         self._nodes = welcome.nodes
-        self._node = next((node for node in welcome.nodes if welcome.rank in node), [])
+        self.node = next((node for node in welcome.nodes if welcome.rank in node), [])
         self._specs: dict[int, TensorSpec] = {}
         self.of: dict[int, tuple[int, ...]] = {}
         self.credit_bytes = credit_bytes
@@ -89,7 +89,7 @@ class _Servers:
         group = next(group for group in shared.groups if self._rank in group)
         what = shared.node
         scales = (what.prescale, what.postscale, what.divisor)
-        places = [self._node.index(rank) for rank in group]
+        places = [self.node.index(rank) for rank in group]
         return (
             spec.dtype,
             what.op,
@@ -158,8 +158,10 @@ class ParameterServer:
 
     def blame(self, peer: int) -> str:
         """See ``Communicator.blame``."""
-        if peer >= self._servers.number:
-            return "a rank of this node broke the rules by which they share memory"
+        neighbour = peer - self._servers.number
+        if neighbour >= 0:
+            rank = self._servers.node[neighbour]
+            return f"the connection to rank {rank}, which shares this node, broke or fell silent"
         return f"the connection to server {peer} broke or fell silent"
 
     def missing(self, name: str, timeout_s: float | None = None) -> list[tuple[int, float]]:
