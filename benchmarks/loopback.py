@@ -48,7 +48,7 @@ def measure() -> Sequence[Row]:
 
 def worker(folder: Path) -> None:
     """One of the two workers."""
-    bps.init()
+    bps.init(hierarchical="off")
     meeting = f"file://{folder / 'gloo'}"
     torch.distributed.init_process_group("gloo", init_method=meeting, rank=bps.rank(), world_size=bps.size())
     result = {

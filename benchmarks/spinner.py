@@ -44,7 +44,7 @@ def measure() -> Sequence[Row]:
 
 def worker(folder: Path) -> None:
     """One of the two workers."""
-    bps.init()
+    bps.init(hierarchical="off")
     tensors = [torch.ones(TENSOR_BYTES // 4) for _ in range(TENSORS)]
     throughput(tensors)
     spinners = {"thread": spinning_thread, "process": spinning_process}

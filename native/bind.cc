@@ -1,5 +1,6 @@
 // The extension module `byteps._native`: the one file that sees Python.
 #include <nanobind/nanobind.h>
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
@@ -10,6 +11,7 @@
 #include <cerrno>
 #include <chrono>
 #include <memory>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <system_error>
@@ -17,6 +19,7 @@
 #include <vector>
 
 #include "link.h"
+#include "node.h"
 #include "reduce.h"
 #include "schedule.h"
 #include "server.h"
@@ -127,29 +130,48 @@ bool wait(const byteps::Transfer& transfer, double timeout_s) {
 
 using PartTuple = std::tuple<uint32_t, uint32_t, uint64_t>;  // server, lane, bytes
 
-void declare(byteps::Worker& worker, uint32_t tensor, const std::vector<PartTuple>& parts) {
+// dtype, op, prescale, postscale, divisor, whether the sum goes on to a server, places, first owner, members
+using PlanTuple = std::tuple<int, int, double, double, uint32_t, bool, std::vector<uint32_t>, uint32_t,
+                             std::vector<uint32_t>>;
+
+byteps::Arithmetic arithmetic_of(int dtype, int op, double prescale, double postscale) {
+  return {checked_enum<byteps::DType>(dtype, byteps::kDTypes, "dtype"),
+          checked_enum<byteps::Op>(op, byteps::kOps, "operation"), prescale, postscale};
+}
+
+void declare(byteps::Worker& worker, uint32_t tensor, const std::vector<PartTuple>& parts,
+             const std::optional<PlanTuple>& plan) {
   std::vector<byteps::PartRef> refs;
   uint64_t offset = 0;
   for (const auto& [server, lane, bytes] : parts) {
     refs.push_back({static_cast<uint32_t>(refs.size()), server, lane, offset, bytes});
     offset += bytes;
   }
-  worker.declare(tensor, std::move(refs));
+  std::shared_ptr<byteps::NodePlan> node;
+  if (plan) {
+    const auto& [dtype, op, prescale, postscale, divisor, pushes, places, first, members] = *plan;
+    node = std::make_shared<byteps::NodePlan>(byteps::NodePlan{arithmetic_of(dtype, op, prescale, postscale),
+                                                               divisor, pushes, places, first, members});
+  }
+  worker.declare(tensor, std::move(refs), std::move(node));
 }
 
-using PartitionTuple = std::tuple<uint32_t, uint32_t, uint64_t>;  // index, lane, bytes
-using TensorTuple =
-    std::tuple<uint32_t, int, int, double, double, std::vector<PartitionTuple>, std::vector<uint32_t>>;
+// index, lane, bytes, owners
+using PartitionTuple = std::tuple<uint32_t, uint32_t, uint64_t, std::vector<uint32_t>>;
+// id, dtype, op, prescale, postscale, partitions, members, divisor
+using TensorTuple = std::tuple<uint32_t, int, int, double, double, std::vector<PartitionTuple>,
+                               std::vector<uint32_t>, uint32_t>;
 
 void install(byteps::Server& server, const std::vector<TensorTuple>& tensors) {
   std::vector<byteps::TensorSpec> specs;
-  for (const auto& [id, dtype, op, prescale, postscale, partitions, members] : tensors) {
+  for (const auto& [id, dtype, op, prescale, postscale, partitions, members, divisor] : tensors) {
     byteps::TensorSpec spec;
     spec.id = id;
-    spec.arithmetic = {checked_enum<byteps::DType>(dtype, byteps::kDTypes, "dtype"),
-                       checked_enum<byteps::Op>(op, byteps::kOps, "operation"), prescale, postscale};
-    for (const auto& [index, lane, bytes] : partitions) spec.partitions.push_back({index, lane, bytes});
+    spec.arithmetic = arithmetic_of(dtype, op, prescale, postscale);
+    for (const auto& [index, lane, bytes, owners] : partitions)
+      spec.partitions.push_back({index, lane, bytes, owners});
     spec.members = members;
+    spec.divisor = divisor;
     specs.push_back(std::move(spec));
   }
   nb::gil_scoped_release release;
@@ -161,6 +183,19 @@ std::vector<std::pair<uint32_t, double>> missing(byteps::Server& server, uint32_
   nb::gil_scoped_release release;
   for (const auto& entry : server.missing(tensor)) result.emplace_back(entry.rank, entry.heard_s);
   return result;
+}
+
+void join_node(byteps::Worker& worker, uint32_t place, std::vector<uint32_t> ranks,
+               const std::vector<int>& segments, uint32_t lanes, size_t piece_bytes,
+               uint32_t first_neighbour) {
+  worker.join_node(std::make_shared<byteps::Node>(place, std::move(ranks), segments, lanes, piece_bytes),
+                   first_neighbour);
+}
+
+std::vector<uint32_t> missing_neighbours(byteps::Worker& worker, uint32_t tensor) {
+  const nb::gil_scoped_release release;
+  const auto ranks = worker.missing(tensor);
+  return {ranks.begin(), ranks.end()};
 }
 
 using OpenTuple = std::tuple<uint32_t, uint32_t, uint32_t, uint64_t, std::vector<uint32_t>>;
@@ -259,7 +294,13 @@ void bind_worker(nb::module_& module) {
                           LinkHolder& link) { w.add_link(server, lane, link.take()); })
       .def("add_beacon", [](Worker& w, LinkHolder& link) { w.add_beacon(link.take()); })
       .def("start", &Worker::start)
-      .def("declare", &declare, nb::arg("tensor"), nb::arg("parts"))
+      .def("join_node", &join_node, nb::arg("place"), nb::arg("ranks"), nb::arg("segments"), nb::arg("lanes"),
+           nb::arg("piece_bytes"), nb::arg("first_neighbour"))
+      .def("add_neighbour", [](Worker& w, uint32_t place, uint32_t lane,
+                               LinkHolder& link) { w.add_neighbour(place, lane, link.take()); })
+      .def("depart", &Worker::depart, nb::arg("rank"))
+      .def("missing", &missing_neighbours, nb::arg("tensor"))
+      .def("declare", &declare, nb::arg("tensor"), nb::arg("parts"), nb::arg("plan") = nb::none())
       .def("forget", &Worker::forget, nb::arg("tensor"))
       .def(
           "submit",

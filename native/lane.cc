@@ -268,7 +268,15 @@ void Lane::read_from(Peer& peer) {
   const auto status = peer.reader_.read(*peer.link_, peer, kReadBytes);
   counters_.bytes_received.fetch_add(peer.reader_.bytes_read() - before, std::memory_order_relaxed);
   if (peer.reader_.bytes_read() > before) peer.last_heard_ = Clock::now();
-  if (status == FrameReader::Status::closed || status == FrameReader::Status::malformed) lose(peer);
+  peer.broken_ = status == FrameReader::Status::malformed;
+  if (status == FrameReader::Status::closed || peer.broken_) lose(peer);
+}
+
+void Lane::read_all_from(Peer& peer) {
+  for (uint64_t before = UINT64_MAX; peer.open_ && before != peer.reader_.bytes_read();) {
+    before = peer.reader_.bytes_read();
+    read_from(peer);
+  }
 }
 
 void Lane::beat(Clock::time_point now) {
@@ -293,7 +301,9 @@ void Lane::lose_silent_peers() {
   for (auto& peer : peers_) {
     if (!peer || !is_silent(*peer)) continue;
     read_from(*peer);  // this process may have been stopped meanwhile, and what came not been looked at
-    if (is_silent(*peer)) lose(*peer);
+    if (!is_silent(*peer)) continue;
+    peer->broken_ = true;
+    lose(*peer);
   }
 }
 

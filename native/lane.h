@@ -92,7 +92,8 @@ class Lane {
     Outbox outbox_;
     size_t in_host_bytes_ = 0;  // written, and not gone from this host, as last seen
     bool open_ = true;
-    bool blocked_ = false;  // the link takes nothing now; its write event is awaited
+    bool broken_ = false;  // it fell silent, or sent what is no frame of the protocol
+    bool blocked_ = false;    // the link takes nothing now; its write event is awaited
     Clock::time_point last_heard_;
     Clock::time_point last_sent_;
   };
@@ -104,6 +105,8 @@ class Lane {
             std::shared_ptr<void> owner = nullptr);
   void close_peer(Peer& peer);
   void send_all(const Header& header);
+  void read_all_from(Peer& peer);  // what has come so far
+  void flush_all();
   bool is_quiet();  // the links have sent everything
   Peer* peer(uint32_t number) const { return number < peers_.size() ? peers_[number].get() : nullptr; }
   void close_all();
@@ -128,7 +131,6 @@ class Lane {
   void block_full_links();
   bool any_blocked() const;
   void flush(Peer& peer);
-  void flush_all();
   void block(Peer& peer);
   void unblock(Peer& peer);
   size_t refresh_in_host();  // asks the kernel; returns the sum

@@ -62,8 +62,10 @@ void Server::install(const std::vector<TensorSpec>& tensors) {
                                     std::to_string(rank) + ", which there is not");
     }
     const size_t element = wire_size(tensor.arithmetic.dtype);
-    for (const auto& [index, lane, bytes] : tensor.partitions) {
-      if (lane < lanes_.size() && bytes > 0 && bytes <= UINT32_MAX && bytes % element == 0) continue;
+    for (const auto& [index, lane, bytes, owners] : tensor.partitions) {
+      const bool owned = owners.empty() || (owners.size() == workers_ &&
+                                            *std::max_element(owners.begin(), owners.end()) < workers_);
+      if (owned && lane < lanes_.size() && bytes > 0 && bytes <= UINT32_MAX && bytes % element == 0) continue;
       throw std::invalid_argument("tensor " + std::to_string(tensor.id) + " has a partition of " +
                                   std::to_string(bytes) + " bytes on lane " + std::to_string(lane));
     }

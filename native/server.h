@@ -16,13 +16,15 @@ struct PartitionSpec {
   uint32_t index = 0;
   uint32_t lane = 0;
   uint64_t bytes = 0;
+  std::vector<uint32_t> owners = {};  // by rank, who contributes for it and its node; empty: each for itself
 };
 
 struct TensorSpec {
   uint32_t id = 0;
   Arithmetic arithmetic;
   std::vector<PartitionSpec> partitions;  // those of this server
-  std::vector<uint32_t> members = {};     // ranks that contribute and get the result; empty: all
+  std::vector<uint32_t> members = {};     // ranks that take part; empty: all
+  uint32_t divisor = 0;                   // of an average; 0: the number of contributions
 };
 
 class ServerLane;
@@ -48,7 +50,7 @@ class Server {
 
   // Both return once every lane knows, so that no frame can be earlier than its declaration. Throws
   // std::invalid_argument for a partition that cannot be: of no or broken elements, 4 GiB and more, or on no
-  // lane, and for a member that is no rank.
+  // lane, and for a member or owner that is no rank.
   void install(const std::vector<TensorSpec>& tensors);
   void retire(const std::vector<uint32_t>& tensors);
 

@@ -63,8 +63,16 @@ void ServerLane::install(const TensorSpec& tensor, const PartitionSpec& partitio
   const uint64_t id = key(tensor.id, partition.index);
   std::vector<bool> members(tensor.members.empty() ? 0 : workers_);
   for (const uint32_t rank : tensor.members) members[rank] = true;
-  partitions_.try_emplace(id, Partition{tensor.id, partition.index, partition.bytes, tensor.arithmetic,
-                                        std::move(members), 0, nullptr});
+  std::vector<bool> contributors = members;
+  if (!partition.owners.empty()) {
+    contributors.assign(workers_, false);
+    for (uint32_t rank = 0; rank < workers_; ++rank) {
+      if (members.empty() || members[rank]) contributors[partition.owners[rank]] = true;
+    }
+  }
+  partitions_.try_emplace(
+      id, Partition{tensor.id, partition.index, partition.bytes, tensor.arithmetic, std::move(members),
+                    partition.owners, std::move(contributors), tensor.divisor, 0, nullptr});
   by_tensor_[tensor.id].push_back(partition.index);
   highest_tensor_ = std::max(highest_tensor_, tensor.id);
 }
@@ -82,7 +90,7 @@ ServerLane::Verdict ServerLane::judge(const Header& header, std::shared_ptr<Open
   const auto at = partitions_.find(key(header.tensor, header.partition));
   if (at == partitions_.end()) return header.tensor <= highest_tensor_ ? Verdict::discard : Verdict::refuse;
   Partition& partition = at->second;
-  if (!partition.is_of(header.rank)) return Verdict::refuse;
+  if (!partition.comes_from(header.rank)) return Verdict::refuse;
   const uint64_t end = header.offset + uint64_t{header.length};
   if (end > partition.bytes || (header.length % kCellBytes != 0 && end != partition.bytes))
     return Verdict::refuse;
@@ -94,7 +102,7 @@ ServerLane::Verdict ServerLane::judge(const Header& header, std::shared_ptr<Open
   if (header.round != partition.completed + 1) return Verdict::refuse;
   if (!partition.open) {
     partition.open = std::make_shared<Open>(partition.arithmetic, partition.bytes, workers_, deterministic_,
-                                            partition.members, pool_);
+                                            partition.contributors, partition.divisor, pool_);
   }
   const Round& sum = partition.open->sum;
   if (sum.is_complete(header.rank)) return Verdict::discard;  // sent again
@@ -106,7 +114,8 @@ ServerLane::Verdict ServerLane::judge(const Header& header, std::shared_ptr<Open
 // A rank that has left although the round still needs its contribution: then it can never complete.
 std::optional<uint32_t> ServerLane::lacks(const Partition& partition) const {
   const auto at = std::find_if(departed_.begin(), departed_.end(), [&](uint32_t rank) {
-    return partition.is_of(rank) && !(partition.open && partition.open->sum.is_complete(rank));
+    return partition.is_of(rank) &&
+           !(partition.open && partition.open->sum.is_complete(partition.owner_of(rank)));
   });
   return at != departed_.end() ? std::optional(*at) : std::nullopt;
 }
@@ -137,7 +146,7 @@ void ServerLane::deliver(Partition& partition) {
   const Sum sum = open->sum.result();
   for (uint32_t rank = 0; rank < workers_; ++rank) {
     const Peer* to = peer(rank);
-    if (to == nullptr || !to->is_open() || !partition.is_of(rank)) continue;
+    if (to == nullptr || !to->is_open() || !partition.comes_from(rank)) continue;
     Delivery delivery{header_for(partition, round, FrameType::result, rank), sum};
     delivery.header.priority = open->priority;
     if (open->no_result[rank]) delivery.header.flags = kFlagDone;

@@ -33,8 +33,8 @@ class ServerLane final : public Lane {
   // A round that is being summed, and what its contributors asked for.
   struct Open {
     Open(const Arithmetic& arithmetic, size_t bytes, uint32_t workers, bool deterministic,
-         const std::vector<bool>& members, const std::shared_ptr<BufferPool>& pool)
-        : sum(arithmetic, bytes, workers, deterministic, members, pool), no_result(workers) {}
+         const std::vector<bool>& contributors, uint32_t divisor, const std::shared_ptr<BufferPool>& pool)
+        : sum(arithmetic, bytes, workers, deterministic, contributors, divisor, pool), no_result(workers) {}
     Round sum;
     std::vector<bool> no_result;   // by rank
     int32_t priority = INT32_MIN;  // the most urgent that a contributor gave
@@ -48,11 +48,16 @@ class ServerLane final : public Lane {
     uint32_t index = 0;
     size_t bytes = 0;
     Arithmetic arithmetic;
-    std::vector<bool> members;   // by rank, whose tensor this is; empty: all ranks'
-    uint32_t completed = 0;      // the last complete round
-    std::shared_ptr<Open> open;  // round completed + 1
+    std::vector<bool> members;       // by rank, whose tensor this is; empty: all ranks'
+    std::vector<uint32_t> owners;    // by rank, who contributes for it; empty: each for itself
+    std::vector<bool> contributors;  // by rank; empty: all
+    uint32_t divisor = 0;            // see TensorSpec
+    uint32_t completed = 0;          // the last complete round
+    std::shared_ptr<Open> open;      // round completed + 1
 
     bool is_of(uint32_t rank) const { return members.empty() || members[rank]; }
+    bool comes_from(uint32_t rank) const { return contributors.empty() || contributors[rank]; }
+    uint32_t owner_of(uint32_t rank) const { return owners.empty() ? rank : owners[rank]; }
   };
 
   struct Delivery {

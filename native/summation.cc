@@ -53,7 +53,7 @@ size_t Sum::pieces(size_t offset, size_t length, std::span<iovec> out) const {
 }
 
 Round::Round(const Arithmetic& arithmetic, size_t bytes, uint32_t workers, bool deterministic,
-             const std::vector<bool>& members, std::shared_ptr<BufferPool> pool)
+             const std::vector<bool>& members, uint32_t divisor, std::shared_ptr<BufferPool> pool)
     : arithmetic_(arithmetic),
       bytes_(bytes),
       direct_(accumulates_in_place(arithmetic.dtype, arithmetic.op)),
@@ -63,10 +63,9 @@ Round::Round(const Arithmetic& arithmetic, size_t bytes, uint32_t workers, bool 
       cells_((bytes + kCellBytes - 1) / kCellBytes),
       contributors_(workers),
       have_(workers * cells_.size()),
-      contributing_(members.empty()
-                        ? workers
-                        : static_cast<uint32_t>(std::count(members.begin(), members.end(), true))),
-      incomplete_(contributing_) {
+      incomplete_(members.empty() ? workers
+                                  : static_cast<uint32_t>(std::count(members.begin(), members.end(), true))),
+      divisor_(divisor == 0 ? incomplete_ : divisor) {
   // The last cell may be shorter than the stride; a small tensor should not cost a whole cell.
   const size_t widening = stride_ / kCellBytes;
   sum_ = pool_->make((cells_.size() - 1) * stride_ + cell_bytes(cells_.size() - 1) * widening);
@@ -156,7 +155,7 @@ void Round::add_in_rank_order() {
 
 Sum Round::result() {
   if (deterministic_) add_in_rank_order();
-  const uint32_t divisor = arithmetic_.op == Op::average ? contributing_ : 1;
+  const uint32_t divisor = arithmetic_.op == Op::average ? divisor_ : 1;
   const bool as_is = direct_ && divisor == 1 && (arithmetic_.postscale == 1.0 || arithmetic_.op == Op::copy);
   for (size_t index = 0; index < cells_.size(); ++index) {
     if (cells_[index].empty) {

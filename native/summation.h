@@ -61,9 +61,10 @@ struct Sum {
 
 class Round {
  public:
-  // `members`: by rank, who contributes; nobody else may. Empty: all do.
+  // `members`: by rank, who contributes; nobody else may. Empty: all do. `divisor`: of an average; 0: as
+  // many.
   Round(const Arithmetic& arithmetic, size_t bytes, uint32_t workers, bool deterministic,
-        const std::vector<bool>& members = {},
+        const std::vector<bool>& members = {}, uint32_t divisor = 0,
         std::shared_ptr<BufferPool> pool = std::make_shared<BufferPool>());
 
   // Where byte `offset` of rank's contribution goes, up to the end of its cell. `scratch` is the caller's
@@ -110,8 +111,8 @@ class Round {
   std::vector<Cell> cells_;
   std::vector<Contributor> contributors_;
   std::vector<bool> have_;  // (rank, cell): anything may arrive again and is ignored then
-  uint32_t contributing_;   // how many contribute
   uint32_t incomplete_;     // contributors that are not complete
+  const uint32_t divisor_;  // of an average
 };
 
 }  // namespace byteps

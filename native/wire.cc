@@ -37,14 +37,21 @@ bool is_failure(uint16_t code) {
   return code >= static_cast<uint16_t>(Status::link_lost) && code <= static_cast<uint16_t>(Status::closed);
 }
 
+bool is_code(const Header& h) {
+  if (h.type == FrameType::failed) return is_failure(h.code);
+  return h.type == FrameType::local ? h.code >= 1 && h.code <= kLocalSteps : h.code == 0;
+}
+
 bool well_formed(const Header& h) {
-  if (h.type == FrameType::failed ? !is_failure(h.code) : h.code != 0) return false;
+  if (!is_code(h)) return false;
   uint16_t allowed = 0;
   if (h.type == FrameType::push) allowed = kFlagEmpty | kFlagNoResult;
   if (h.type == FrameType::result) allowed = kFlagDone;
   if (h.type == FrameType::parked) allowed = kFlagWanted;
   if (h.type == FrameType::heartbeat) allowed = kFlagIdle;
+  if (h.type == FrameType::local) allowed = kFlagEmpty | kFlagNoResult;
   if ((h.flags & ~allowed) != 0) return false;
+  if (h.type == FrameType::local) return h.length == 0;
   if (!carries_payload(h)) return h.length == 0 && h.offset == 0;
   return h.length > 0 && h.length <= kMaxPayloadBytes && h.offset % kCellBytes == 0;
 }
@@ -73,7 +80,7 @@ HeaderBytes encode(const Header& h) {
 std::optional<Header> decode(const std::byte* at) {
   if (take<uint16_t>(at) != kMagic || take<uint8_t>(at) != kVersion) return std::nullopt;
   const uint8_t type = take<uint8_t>(at);
-  if (type < static_cast<uint8_t>(FrameType::push) || type > static_cast<uint8_t>(FrameType::heartbeat)) {
+  if (type < static_cast<uint8_t>(FrameType::push) || type > static_cast<uint8_t>(FrameType::local)) {
     return std::nullopt;
   }
   Header h;

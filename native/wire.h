@@ -19,11 +19,14 @@ enum class FrameType : uint8_t {
   parked = 3,  // server to worker: your contribution is complete and waits only for other ranks
   failed = 4,  // server to worker: this round can never complete; `code` and `rank` say why
   heartbeat = 5,  // both ways: still alive
+  local = 6,      // between ranks of a node: a step (`code`) of a sum in shared memory, see node_lane.h
 };
 
+inline constexpr uint16_t kLocalSteps = 7;  // of a `local` frame, from 1
+
 enum FrameFlag : uint16_t {
-  kFlagEmpty = 1,     // push: contributes nothing
-  kFlagNoResult = 2,  // push: wants no data back
+  kFlagEmpty = 1,     // push, local: contributes nothing
+  kFlagNoResult = 2,  // push, local: wants no data back
   kFlagDone = 4,      // result: carries no data
   kFlagIdle = 8,      // heartbeat: I shall send nothing until something changes here
   kFlagWanted = 16,   // parked: not you wait for others, others wait for you
@@ -40,7 +43,7 @@ struct Header {
   uint32_t length = 0;     // payload bytes that follow
   int32_t priority = 0;    // larger is more urgent
   uint16_t flags = 0;
-  uint16_t code = 0;  // of `failed`: a Status
+  uint16_t code = 0;  // of `failed`: a Status; of `local`: a LocalStep
 };
 
 using HeaderBytes = std::array<std::byte, kHeaderBytes>;

@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <climits>
 #include <cmath>
+#include <future>
 #include <stdexcept>
 #include <string>
 
@@ -75,7 +76,46 @@ void Worker::start() {
   started_ = true;
 }
 
-void Worker::declare(uint32_t tensor, const std::vector<PartRef>& parts) {
+void Worker::join_node(std::shared_ptr<const Node> node, uint32_t first_neighbour) {
+  const std::lock_guard lock(mutex_);
+  if (node_) throw std::logic_error("the worker has joined its node already");
+  node_ = std::move(node);
+  for (uint32_t i = 0; i < lanes_.size(); ++i)
+    lanes_[i]->post([=, to = lanes_[i].get(), node = node_] { to->join_node(i, node, first_neighbour); });
+}
+
+void Worker::add_neighbour(uint32_t place, uint32_t lane, std::unique_ptr<Link> link) {
+  WorkerLane& to = *lanes_.at(lane);
+  auto holder = std::make_shared<std::unique_ptr<Link>>(std::move(link));
+  to.post([&to, place, holder] { to.add_neighbour(place, std::move(*holder)); });
+}
+
+void Worker::depart(uint32_t rank) {
+  for (auto& lane : lanes_) lane->post([to = lane.get(), rank] { to->depart(rank); });
+}
+
+std::set<uint32_t> Worker::missing(uint32_t tensor) {
+  std::vector<std::future<std::set<uint32_t>>> answers;
+  {
+    const std::lock_guard lock(mutex_);
+    if (!node_ || !started_ || closed_) return {};  // a lane that has ended would never answer
+    for (auto& lane : lanes_) {
+      auto answer = std::make_shared<std::promise<std::set<uint32_t>>>();
+      answers.push_back(answer->get_future());
+      lane->post([to = lane.get(), answer, tensor] {
+        std::set<uint32_t> ranks;
+        to->add_missing(tensor, ranks);
+        answer->set_value(std::move(ranks));
+      });
+    }
+  }
+  std::set<uint32_t> all;
+  for (auto& answer : answers) all.merge(answer.get());
+  return all;
+}
+
+void Worker::declare(uint32_t tensor, const std::vector<PartRef>& parts,
+                     std::shared_ptr<const NodePlan> plan) {
   std::vector<std::vector<PartRef>> by_lane(lanes_.size());
   for (const PartRef& part : parts) {
     // Offsets within a partition have 32 bits on the wire, and no bytes would mean no frames.
@@ -86,9 +126,11 @@ void Worker::declare(uint32_t tensor, const std::vector<PartRef>& parts) {
     by_lane[part.lane].push_back(part);
   }
   const std::lock_guard lock(mutex_);
+  if (plan && !node_) throw std::logic_error("a plan for a node that the worker has not joined");
   Tensor& entry = tensors_[tensor];
   if (entry.is_in_flight()) throw std::logic_error("tensor " + std::to_string(tensor) + " is in flight");
   entry.by_lane = std::move(by_lane);
+  entry.plan = std::move(plan);
   entry.partitions = static_cast<uint32_t>(parts.size());
   entry.declared = true;
 }
@@ -120,7 +162,9 @@ std::shared_ptr<Transfer> Worker::submit(uint32_t tensor, const std::byte* sourc
     const auto& parts = entry.by_lane[i];
     if (parts.empty()) continue;
     // The lane gets its own copy of the list: the tensor may be forgotten while the task is on its way.
-    lanes_[i]->post([lane = lanes_[i].get(), transfer = entry.last, parts] { lane->begin(transfer, parts); });
+    lanes_[i]->post([lane = lanes_[i].get(), transfer = entry.last, parts, plan = entry.plan] {
+      lane->begin(transfer, parts, plan);
+    });
   }
   return entry.last;
 }

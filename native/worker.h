@@ -5,10 +5,12 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <unordered_map>
 #include <vector>
 
 #include "lane.h"
+#include "node.h"
 #include "status.h"
 
 namespace byteps {
@@ -79,9 +81,13 @@ class Worker {
   void add_link(uint32_t server, uint32_t lane, std::unique_ptr<Link> link);
   void add_beacon(std::unique_ptr<Link> link);
   void start();  // before the first submit
+  // Before the first plan, and once. Servers' numbers end before `first_neighbour`.
+  void join_node(std::shared_ptr<const Node> node, uint32_t first_neighbour);
+  void add_neighbour(uint32_t place, uint32_t lane, std::unique_ptr<Link> link);
 
   // Throws std::invalid_argument for a partition that cannot be: of no bytes, 4 GiB and more, or on no lane.
-  void declare(uint32_t tensor, const std::vector<PartRef>& parts);
+  // With a plan, the ranks of this node sum first.
+  void declare(uint32_t tensor, const std::vector<PartRef>& parts, std::shared_ptr<const NodePlan> plan = {});
   void forget(uint32_t tensor);
 
   // Begins the next round. The memory must stay valid until the transfer is resolved.
@@ -93,11 +99,14 @@ class Worker {
   // Fails the round in flight and those to come, even if the tensor is declared only later: ids are not used
   // again.
   void retract(uint32_t tensor);
+  void depart(uint32_t rank);  // a rank left in order: what a node lacks of it will not come
+  // Ranks of this node that the rounds of a tensor wait for, as far as this rank can tell.
+  std::set<uint32_t> missing(uint32_t tensor);
   void fail(Status status, uint32_t peer);  // fails all rounds in flight and to come
   void set_credit(uint64_t bytes);
   void set_chunk(uint64_t bytes);  // of a frame; 0: by the measured rate
-  void close();    // fails what is in flight, ends the threads
-  void abandon();  // in a forked child
+  void close();                    // fails what is in flight, ends the threads
+  void abandon();                  // in a forked child
 
   uint32_t rank() const { return options_.rank; }
   std::vector<std::shared_ptr<Transfer>> in_flight() const;
@@ -110,6 +119,7 @@ class Worker {
  private:
   struct Tensor {
     std::vector<std::vector<PartRef>> by_lane;
+    std::shared_ptr<const NodePlan> plan;
     uint32_t partitions = 0;
     uint32_t round = 0;
     bool declared = false;
@@ -123,6 +133,7 @@ class Worker {
   std::vector<std::unique_ptr<WorkerLane>> lanes_;
   mutable std::mutex mutex_;
   std::unordered_map<uint32_t, Tensor> tensors_;  // guarded by mutex_
+  std::shared_ptr<const Node> node_;              // guarded by mutex_
   bool started_ = false;                          // guarded by mutex_
   bool closed_ = false;                           // guarded by mutex_
   bool abandoned_ = false;

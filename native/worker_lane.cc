@@ -18,11 +18,11 @@ class WorkerLane::ServerPeer final : public Lane::Peer {
       : Peer(lane, server, std::move(link)), worker_(lane) {}
 
   bool on_header(const Header& header) override {
-    if (header.type == FrameType::push) return false;
+    if (header.type == FrameType::push || header.type == FrameType::local) return false;
     if (header.length == 0) return true;
     Active* active = worker_.find(header);
     if (active == nullptr) return true;  // given up meanwhile: the payload is discarded
-    if (header.rank != worker_.rank_ || active->transfer->destination == nullptr) return false;
+    if (header.rank != worker_.rank_ || active->destination == nullptr) return false;
     if (header.offset + uint64_t{header.length} > active->part.bytes) return false;
     ++active->uses;  // keeps the memory ours until the frame is complete
     receiving_ = key(header.tensor, header.partition);
@@ -33,7 +33,7 @@ class WorkerLane::ServerPeer final : public Lane::Peer {
     const size_t left = header.length - done;
     if (!receiving_) return {discarded_.data(), std::min(left, discarded_.size())};
     const Active& active = worker_.active_.at(*receiving_);
-    return {active.transfer->destination + active.part.offset + header.offset + done, left};
+    return {active.destination + header.offset + done, left};
   }
 
   void on_filled(const Header&, size_t, size_t) override {}
@@ -54,27 +54,74 @@ class WorkerLane::ServerPeer final : public Lane::Peer {
   std::array<std::byte, kCellBytes> discarded_;
 };
 
+// A rank of the same node. It sends no payload: that is in shared memory.
+class WorkerLane::Neighbour final : public Lane::Peer {
+ public:
+  Neighbour(WorkerLane& lane, uint32_t number, std::unique_ptr<Link> link)
+      : Peer(lane, number, std::move(link)), worker_(lane) {}
+
+  bool on_header(const Header& header) override {
+    if (header.type == FrameType::heartbeat || header.epoch != worker_.options_.epoch) return true;
+    worker_.counters_.frames_received.fetch_add(1, std::memory_order_relaxed);
+    const uint32_t place = number() - worker_.first_neighbour_;
+    return header.type == FrameType::local && worker_.node_->on_frame(place, header);
+  }
+  std::span<std::byte> destination(const Header&, size_t) override { return {}; }
+  void on_filled(const Header&, size_t, size_t) override {}
+  void on_frame(const Header&) override {}
+
+  bool is_broken() const { return broken_; }
+
+ private:
+  WorkerLane& worker_;
+};
+
 void WorkerLane::connect(uint32_t server, std::unique_ptr<Link> link) {
   add_peer(std::make_unique<ServerPeer>(*this, server, std::move(link)));
 }
 
-void WorkerLane::begin(const std::shared_ptr<Transfer>& transfer, const std::vector<PartRef>& parts) {
+void WorkerLane::join_node(uint32_t number, std::shared_ptr<const Node> node, uint32_t first_neighbour) {
+  first_neighbour_ = first_neighbour;
+  node_.emplace(*this, number, std::move(node));
+}
+
+void WorkerLane::add_neighbour(uint32_t place, std::unique_ptr<Link> link) {
+  if (node_ && place < node_->node().size())
+    add_peer(std::make_unique<Neighbour>(*this, first_neighbour_ + place, std::move(link)));
+}
+
+void WorkerLane::begin(const std::shared_ptr<Transfer>& transfer, const std::vector<PartRef>& parts,
+                       const std::shared_ptr<const NodePlan>& plan) {
   for (const PartRef& part : parts) {
-    const Peer* server = peer(part.server);
-    if (failure_ != Status::pending) {
+    if (plan && failure_ != Status::pending) {
       transfer->resolve(failure_, failed_peer_);
-      continue;
+    } else if (plan) {
+      node_->begin(transfer, part, plan);
+    } else {
+      const std::byte* source = transfer->source == nullptr ? nullptr : transfer->source + part.offset;
+      std::byte* into = transfer->destination == nullptr ? nullptr : transfer->destination + part.offset;
+      push({transfer, part, source, into, transfer->priority, {}});
     }
-    if (server == nullptr) {  // never connected
-      transfer->resolve(Status::link_lost, part.server);
-      continue;
-    }
-    const uint64_t id = key(transfer->tensor, part.index);
-    const auto& active = active_.insert_or_assign(id, Active{transfer, part}).first->second;
-    if (events_.on()) record(EventKind::queued, active, transfer->submitted);
-    scheduler_.submit(
-        {id, transfer->priority, part.server, transfer->source != nullptr ? part.bytes : 0, part.bytes});
   }
+}
+
+void WorkerLane::push(Push push) {
+  const uint64_t id = key(push.transfer->tensor, push.part.index);
+  const Peer* server = peer(push.part.server);
+  if (failure_ != Status::pending || server == nullptr) {  // null: never connected
+    const bool failed = failure_ != Status::pending;
+    return Active(push).resolve(failed ? failure_ : Status::link_lost,
+                                failed ? failed_peer_ : push.part.server);
+  }
+  const uint64_t bytes = push.part.bytes;
+  scheduler_.submit({id, push.priority, push.part.server, push.source != nullptr ? bytes : 0, bytes});
+  record(EventKind::queued, *push.transfer, push.part, push.transfer->submitted);
+  active_.insert_or_assign(id, Active(std::move(push)));
+}
+
+void WorkerLane::tell(uint32_t place, Header header) {
+  header.epoch = options_.epoch;
+  if (Peer* to = peer(first_neighbour_ + place)) send(*to, header);
 }
 
 // Servers want to know who will send nothing for now: others need not wait for it.
@@ -97,9 +144,9 @@ void WorkerLane::write_grant(const Grant& grant) {
     active.begun = Clock::now();
     active.holds_credit = true;
     credit_.begin(active.part.bytes, scheduler_.in_flight_bytes() <= active.part.bytes, active.begun);
-    if (events_.on()) record(EventKind::pushing, active, active.begun);
+    record(EventKind::pushing, *active.transfer, active.part, active.begun);
   }
-  if (events_.on() && grant.last) record(EventKind::pushed, active, Clock::now());
+  if (grant.last) record(EventKind::pushed, *active.transfer, active.part, Clock::now());
   const Transfer& transfer = *active.transfer;
   Header header;
   header.type = FrameType::push;
@@ -108,27 +155,26 @@ void WorkerLane::write_grant(const Grant& grant) {
   header.partition = active.part.index;
   header.round = transfer.round;
   header.rank = rank_;
-  header.priority = transfer.priority;
-  header.flags = transfer.destination == nullptr ? kFlagNoResult : 0;
+  header.priority = active.priority;
+  header.flags = active.destination == nullptr ? kFlagNoResult : 0;
   Peer& server = *peer(grant.link);
-  if (transfer.source == nullptr) {
+  if (active.source == nullptr) {
     header.flags |= kFlagEmpty;
     send(server, header);
     return;
   }
   header.offset = static_cast<uint32_t>(grant.offset);
   header.length = static_cast<uint32_t>(grant.bytes);
-  const iovec payload{const_cast<std::byte*>(transfer.source + active.part.offset + grant.offset),
-                      grant.bytes};
+  const iovec payload{const_cast<std::byte*>(active.source + grant.offset), grant.bytes};
   ++active.uses;
   const std::shared_ptr<void> until_written(nullptr, [this, id = grant.id](void*) { release(id); });
   send(server, header, {&payload, 1}, until_written);
 }
 
-void WorkerLane::record(EventKind kind, const Active& active, Clock::time_point at) {
-  const Transfer& transfer = *active.transfer;
-  events_.record({nanoseconds(at), kind, transfer.tensor, active.part.index, transfer.round,
-                  active.part.server, static_cast<uint32_t>(active.part.bytes)});
+void WorkerLane::record(EventKind kind, const Transfer& transfer, const PartRef& part, Clock::time_point at) {
+  if (!events_.on()) return;
+  events_.record({nanoseconds(at), kind, transfer.tensor, part.index, transfer.round, part.server,
+                  static_cast<uint32_t>(part.bytes)});
 }
 
 WorkerLane::Active* WorkerLane::find(const Header& header) {
@@ -151,7 +197,7 @@ void WorkerLane::on_answer(const Header& header, Active& active) {
     const bool complete = (header.flags & kFlagDone) != 0 || active.received >= active.part.bytes;
     if (!complete) return;
     return_credit(active);
-    if (events_.on()) record(EventKind::returned, active, Clock::now());
+    record(EventKind::returned, *active.transfer, active.part, Clock::now());
     settle(id, Status::ok, 0);
   }
 }
@@ -191,7 +237,7 @@ void WorkerLane::release(uint64_t id) {
 void WorkerLane::resolve(uint64_t id) {
   const auto node = active_.extract(id);
   const Active& active = node.mapped();
-  active.transfer->resolve(active.outcome, active.failed_peer);
+  active.resolve(active.outcome, active.failed_peer);
 }
 
 void WorkerLane::retract(uint32_t tensor) {
@@ -200,22 +246,40 @@ void WorkerLane::retract(uint32_t tensor) {
     if (active.transfer->tensor == tensor) ids.push_back(id);
   }
   for (const uint64_t id : ids) settle(id, Status::retracted, 0);
+  if (node_) node_->retract(tensor);
+}
+
+void WorkerLane::depart(uint32_t rank) {
+  if (!node_) return;
+  const auto place = node_->node().place_of(rank);
+  if (Peer* neighbour = place ? peer(first_neighbour_ + *place) : nullptr) read_all_from(*neighbour);
+  node_->depart(rank);
+}
+
+void WorkerLane::add_missing(uint32_t tensor, std::set<uint32_t>& ranks) const {
+  if (node_) node_->add_missing(tensor, ranks);
 }
 
 void WorkerLane::fail(Status status, uint32_t peer) {
   if (failure_ != Status::pending) return;
   failure_ = status;
   failed_peer_ = peer;
-  close_all();  // from here on nothing uses the callers' memory
+  if (status == Status::closed) flush_all();  // neighbours may not have been told yet of what is over here
+  close_all();                                // from here on nothing uses the callers' memory
   scheduler_.clear();
   auto active = std::move(active_);
   active_.clear();
-  for (auto& [id, part] : active) part.transfer->resolve(status, peer);
+  for (auto& [id, part] : active) {
+    if (!part.then) part.resolve(status, peer);
+  }
+  if (node_) node_->fail(status, peer);
 }
 
-// One broken link ends it on all lanes: what the others have in flight may wait for ranks that wait for this
-// link.
+// A neighbour that hangs up has left in order, or is lost: the coordinator says which. One broken link ends
+// it on all lanes: what the others have in flight may wait for ranks that wait for this link.
 void WorkerLane::on_lost(Peer& peer) {
+  const auto* neighbour = dynamic_cast<const Neighbour*>(&peer);
+  if (neighbour != nullptr && !neighbour->is_broken()) return;
   fail(Status::link_lost, peer.number());
   worker_.fail(Status::link_lost, peer.number());
 }

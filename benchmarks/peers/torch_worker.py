@@ -71,7 +71,7 @@ def steps(wrap: Callable[[torch.nn.Module], torch.nn.Module], rank: int, size: i
 def run_byteps(rank: int, size: int, training: bool) -> None:
     """``byteps`` and ``byteps-ddp``: rank and size come from the environment."""
     bps: Any = importlib.import_module("byteps.torch")
-    bps.init()
+    bps.init(hierarchical="off")
 
     def reduce(tensor: torch.Tensor, name: str) -> object:
         return bps.push_pull_inplace(tensor, average=False, name=name)

@@ -57,6 +57,10 @@ std::vector<Header> valid_headers() {
   for (const Status code : {Status::link_lost, Status::departed, Status::retracted, Status::closed}) {
     all.push_back(header_of(FrameType::failed, 0, 0, code));
   }
+  for (const uint16_t code : {uint16_t{1}, kLocalSteps}) {
+    all.push_back(header_of(FrameType::local, kFlagEmpty | kFlagNoResult, 0, static_cast<Status>(code)));
+    all.back().offset = 100;
+  }
   return all;
 }
 
@@ -97,6 +101,10 @@ void check_rejections() {
       header_of(FrameType::failed, 0, 0, Status::ok),       // would pass for a result
       header_of(FrameType::failed, 0, 0, static_cast<Status>(6)),
       header_of(FrameType::failed, 0, 4, Status::departed),
+      header_of(FrameType::local, 0, 0),  // of no step
+      header_of(FrameType::local, 0, 0, static_cast<Status>(kLocalSteps + 1)),
+      header_of(FrameType::local, 0, 4, static_cast<Status>(1)),
+      header_of(FrameType::local, kFlagDone, 0, static_cast<Status>(1)),
   };
   for (const Header& header : wrong) CHECK(!decoded(encode(header)));
   for (const uint32_t offset : {1u, 4u, static_cast<uint32_t>(kCellBytes) - 1}) {

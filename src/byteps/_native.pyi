@@ -69,6 +69,16 @@ def shared_memory_link(descriptors: list[int], is_first: bool, lifeline: int) ->
 def inproc_links(capacity_bytes: int = 262144) -> tuple[Link, Link]:
     """Two connected links within this process."""
 
+_NodePlan: TypeAlias = tuple[int, int, float, float, int, bool, list[int], int, list[int]]
+"""dtype, op, prescale, postscale, divisor, whether the sum goes on to a server, places of those who take part
+on this node, whose turn it is to own the first partition, and all ranks that take part."""
+
+_InstalledTensor: TypeAlias = tuple[
+    int, int, int, float, float, list[tuple[int, int, int, list[int]]], list[int], int
+]
+"""id, dtype, op, prescale, postscale, partitions as (index, lane, bytes, who contributes for each rank),
+members, divisor of an average."""
+
 class Transfer:
     """One round of one tensor."""
 
@@ -107,7 +117,22 @@ class Worker:
     def add_link(self, server: int, lane: int, link: Link, /) -> None: ...
     def add_beacon(self, link: Link, /) -> None: ...
     def start(self) -> None: ...
-    def declare(self, tensor: int, parts: list[tuple[int, int, int]]) -> None:
+    def join_node(
+        self,
+        place: int,
+        ranks: list[int],
+        segments: list[int],
+        lanes: int,
+        piece_bytes: int,
+        first_neighbour: int,
+    ) -> None:
+        """Map what ranks of this node share, by place. Servers' numbers end before ``first_neighbour``."""
+    def add_neighbour(self, place: int, lane: int, link: Link, /) -> None: ...
+    def depart(self, rank: int) -> None:
+        """A rank left in order: what this node lacks of it will not come."""
+    def missing(self, tensor: int) -> list[int]:
+        """Ranks of this node that the rounds of a tensor wait for, as far as this rank can tell."""
+    def declare(self, tensor: int, parts: list[tuple[int, int, int]], plan: _NodePlan | None = None) -> None:
         """Partitions in order, each as (server, lane, bytes)."""
     def forget(self, tensor: int) -> None: ...
     def submit(self, tensor: int, source: int, destination: int, priority: int) -> Transfer:
@@ -148,10 +173,7 @@ class Server:
     def add_link(self, rank: int, lane: int, link: Link, /) -> None: ...
     def add_beacon(self, link: Link, /) -> None: ...
     def start(self) -> None: ...
-    def install(
-        self, tensors: list[tuple[int, int, int, float, float, list[tuple[int, int, int]], list[int]]]
-    ) -> None:
-        """Tensors as (id, dtype, op, prescale, postscale, partitions as (index, lane, bytes), members)."""
+    def install(self, tensors: list[_InstalledTensor]) -> None: ...
     def retire(self, tensors: list[int]) -> None: ...
     def depart(self, rank: int) -> None: ...
     def missing(self, tensor: int) -> list[tuple[int, float]]:

@@ -13,6 +13,7 @@ from byteps.control import ControlClient, Relay
 from byteps.diagnostics import DumpOnSignal
 from byteps.dialing import open_beacon, open_control
 from byteps.errors import ConfigError, JoinError
+from byteps.neighbours import Entrance
 from byteps.session import Session
 from byteps.trace import Trace, open_trace
 from byteps.wire import Welcome
@@ -90,8 +91,10 @@ def _join(
     control = ControlClient(relay.on_notice, relay.on_closed, coordinator=coordinator)
     open_control(config, control, "worker")
     trace = Trace()
+    entrance = None
     try:
-        welcome = control.join(join_message(config), config.join_timeout_s)
+        entrance = None if uses_collectives(config) else Entrance.open(config)
+        welcome = control.join(join_message(config, entrance), config.join_timeout_s)
         refuse_tuning(config, welcome.size)
         communicator: Communicator = Alone()
         if welcome.size > 1 or config.force_distributed:
@@ -103,6 +106,7 @@ def _join(
                     linker(config, welcome),
                     lambda: _native.socket_link(open_beacon(config, "worker", welcome)),
                     trace.capacity,
+                    entrance,
                 )
             communicator = (
                 AllReduce(control, welcome, config, worker.close, trace)
@@ -114,6 +118,9 @@ def _join(
         trace.close()
         control.close()
         raise
+    finally:
+        if entrance is not None:
+            entrance.close()
     session = Session(config, welcome, communicator, control, trace)
     relay.attach(session)
     if isinstance(communicator, AllReduce) and engine is not None:

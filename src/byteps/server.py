@@ -14,6 +14,7 @@ import secrets
 import socket
 import threading
 from collections.abc import Callable
+from typing import TypeAlias
 
 from byteps import _native
 from byteps.config import Config
@@ -21,6 +22,7 @@ from byteps.control import ControlClient
 from byteps.diagnostics import DumpOnSignal, OpenRound, count, describe_open, size
 from byteps.dialing import open_beacon, open_control
 from byteps.errors import BytePSError, HandshakeError, remedy
+from byteps.hierarchy import plan
 from byteps.network import advertised_address, bind_address, listen
 from byteps.security import (
     DEADLINE_S,
@@ -33,7 +35,22 @@ from byteps.security import (
 )
 from byteps.trace import Trace, open_trace
 from byteps.transport import meet_worker
-from byteps.wire import AskMissing, Departed, End, Install, Installed, Join, Lost, Message, Missing, Welcome
+from byteps.wire import (
+    AskMissing,
+    Departed,
+    End,
+    Install,
+    Installed,
+    InstalledTensor,
+    Join,
+    Lost,
+    Message,
+    Missing,
+    Welcome,
+)
+
+_Part: TypeAlias = tuple[int, int, int, list[int]]
+_Installed: TypeAlias = tuple[int, int, int, float, float, list[_Part], list[int], int]
 
 DRAIN_S = 5.0
 """How long a server that ends goes on sending what is under way."""
@@ -56,6 +73,8 @@ class Server:
         self._on_end = on_end
         self._native: _native.Server | None = None
         self._names: dict[int, str] = {}
+        self._size = 0
+        self._nodes: list[list[int]] = []
 
     @property
     def native(self) -> _native.Server:
@@ -89,6 +108,7 @@ class Server:
     def _start(self, welcome: Welcome) -> None:
         # Before the next message is looked at: it may be a tensor to install.
         self._trace = open_trace(self._config, "server", welcome.rank, welcome.size)
+        self._size, self._nodes = welcome.size, welcome.nodes
         self._native = _native.Server(
             welcome.size,
             welcome.settings.lanes,
@@ -108,9 +128,7 @@ class Server:
             self._names.update({tensor.id: tensor.name for tensor in message.tensors})
             for installed in message.tensors:
                 self._trace.name_tensor(installed.id, installed.name)
-            self.native.install(
-                [(t.id, t.dtype, t.op, t.prescale, t.postscale, t.parts, t.members) for t in message.tensors]
-            )
+            self.native.install([self._installed(tensor) for tensor in message.tensors])
             self.control.notify(Installed(message.request))
         elif isinstance(message, AskMissing):
             late = self.native.missing(message.id)
@@ -121,6 +139,19 @@ class Server:
             self._on_end(message.reason)
         elif isinstance(message, End):
             self._on_end(None)
+
+    def _installed(self, tensor: InstalledTensor) -> _Installed:
+        """What native code is to know of a tensor."""
+        shared = plan(tensor, self._nodes)
+        if shared is None or shared.server is None:  # of what stays within a node nothing comes here
+            own = (tensor.dtype, tensor.op, tensor.prescale, tensor.postscale)
+            return tensor.id, *own, [(*part, []) for part in tensor.parts], tensor.members, 0
+        what = shared.server
+        parts = [
+            (index, lane, nbytes, shared.owners(index, self._size)) for index, lane, nbytes in tensor.parts
+        ]
+        scales = (what.prescale, what.postscale)
+        return tensor.id, tensor.dtype, what.op, *scales, parts, tensor.members, what.divisor
 
 
 class _Acceptor:

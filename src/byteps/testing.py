@@ -23,6 +23,7 @@ from byteps.communicator import AllReduce, Communicator, Engine, InProcessGroup,
 from byteps.config import Config
 from byteps.control import ControlClient, Relay
 from byteps.coordinator.core import Coordinator, Outbox
+from byteps.neighbours import Entrance
 from byteps.server import Server
 from byteps.session import Session
 from byteps.trace import open_trace
@@ -106,10 +107,13 @@ class _InprocChannel:
 
 
 class _Cluster:
-    def __init__(self, size: int, servers: int, config: Config, engine: Engine | None) -> None:
+    def __init__(
+        self, size: int, servers: int, config: Config, engine: Engine | None, nodes: Sequence[int]
+    ) -> None:
         if uses_collectives(config):
             servers = 0
         self._config = config
+        self._nodes = nodes
         self._engine = engine or InProcessGroup(size).join
         self._hub = _Hub()
         self._hub.drive(
@@ -137,15 +141,19 @@ class _Cluster:
         relay = Relay()
         control = ControlClient(relay.on_notice, relay.on_closed)
         self._hub.connect(control)
-        welcome = control.join(join_message(config), JOIN_TIMEOUT_S)
 
         def link(server: int, lane: int) -> _native.Link:
             here, there = _native.inproc_links()
             self.servers[server].native.add_link(welcome.rank, lane, there)
             return here
 
-        trace = open_trace(config, "worker", welcome.rank, welcome.size)
-        worker = start_data_plane(config, welcome, link, event_capacity=trace.capacity)
+        with contextlib.ExitStack() as stack:
+            entrance = self._entrance(config, rank)
+            if entrance is not None:
+                stack.callback(entrance.close)
+            welcome = control.join(join_message(config, entrance), JOIN_TIMEOUT_S)
+            trace = open_trace(config, "worker", welcome.rank, welcome.size)
+            worker = start_data_plane(config, welcome, link, None, trace.capacity, entrance)
         communicator: Communicator = (
             AllReduce(control, welcome, config, worker.close, trace)
             if uses_collectives(config)
@@ -158,10 +166,19 @@ class _Cluster:
             communicator.start(self._engine)
         return session
 
+    def _entrance(self, config: Config, rank: int) -> Entrance | None:
+        entrance = Entrance.open(dataclasses.replace(config, local_size=0)) if self._nodes else None
+        return entrance and dataclasses.replace(entrance, place=f"node {self._nodes[rank]}")
+
 
 @contextlib.contextmanager
 def cluster(
-    size: int, servers: int = 1, *, engine: Engine | None = None, **settings: object
+    size: int,
+    servers: int = 1,
+    *,
+    engine: Engine | None = None,
+    nodes: Sequence[int] = (),
+    **settings: object,
 ) -> Iterator[list[Session]]:
     """A job of ``size`` workers and some servers within this process.
 
@@ -169,12 +186,14 @@ def cluster(
         size: number of workers.
         servers: number of servers; with ``communicator="allreduce"`` there are none.
         engine: carries out the collectives of ``communicator="allreduce"``; in memory if not given.
+        nodes: by rank, the node that it is to believe itself on; those of one node sum in shared memory
+            first. Empty: each is on a node of its own.
         settings: fields of ``Config``.
 
     Yields:
         One session per rank; they are shut down at the end.
     """
-    job = _Cluster(size, servers, Config(**settings), engine)  # type: ignore[arg-type]
+    job = _Cluster(size, servers, Config(**settings), engine, nodes)  # type: ignore[arg-type]
     with concurrent.futures.ThreadPoolExecutor(size) as pool:
         sessions = list(pool.map(lambda rank: job.join(rank, size), range(size)))
     try:

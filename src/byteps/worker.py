@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from byteps import _native
 from byteps.config import DEFAULT_PARTITION_BYTES, Config
 from byteps.errors import ConfigError, HandshakeError, JoinError
+from byteps.neighbours import Entrance, meet_neighbours
 from byteps.network import advertised_address, connect, parse_address
 from byteps.scheduler import POLICIES
 from byteps.security import Identity, connect_steps, handshake, load_token
@@ -76,8 +77,8 @@ def uses_collectives(config: Config) -> bool:
     return config.communicator == "allreduce"
 
 
-def join_message(config: Config) -> Join:
-    """What this worker knows about itself and the job."""
+def join_message(config: Config, entrance: Entrance | None = None) -> Join:
+    """What this worker knows about itself and the job, and where ranks of its node find it."""
     return Join(
         role="worker",
         incarnation=secrets.token_hex(8),
@@ -90,6 +91,8 @@ def join_message(config: Config) -> Join:
         address=_address(config),
         pid=os.getpid(),
         settings=settings_of(config),
+        place="" if entrance is None else entrance.place,
+        door="" if entrance is None else entrance.name,
     )
 
 
@@ -112,12 +115,14 @@ def start_data_plane(
     link: Linker,
     beacon: Callable[[], _native.Link] | None = None,
     event_capacity: int = 0,
+    entrance: Entrance | None = None,
 ) -> _native.Worker:
-    """The native worker, connected to every server by ``link``.
+    """The native worker, connected to every server by ``link``, and to the ranks of its node.
 
     Args:
         beacon: opens the heartbeat connection to the coordinator; first, as a server may be slow.
         event_capacity: how many events each lane keeps for the timeline; 0: none are recorded.
+        entrance: where the ranks of this node find this one.
     """
     worker = _native.Worker(
         welcome.rank,
@@ -137,6 +142,7 @@ def start_data_plane(
         for server in range(len(welcome.servers)):
             for lane in range(welcome.settings.lanes):
                 worker.add_link(server, lane, link(server, lane))
+        meet_neighbours(entrance, config, welcome, worker)
     except BaseException:
         worker.close()
         raise

@@ -165,6 +165,7 @@ class FaultyJob:
             "BYTEPS_PEER_TIMEOUT": str(PEER_TIMEOUT_S),
             "BYTEPS_HEARTBEAT": "0.2",
             "BYTEPS_LOG_HIDE_TIME": "1",
+            "BYTEPS_HIERARCHICAL": "off",  # or ranks of one host leave the servers out
             "OMP_NUM_THREADS": "1",
             **self.settings,
         }

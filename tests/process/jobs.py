@@ -15,6 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 MARKER = "BPS_TEST_MARKER"
+THROUGH_SERVERS = {"BYTEPS_HIERARCHICAL": "off"}
+"""For jobs of which a test wants to see the servers: ranks that share a host leave them out."""
 TIMEOUT_S = 40.0
 # What the tests' own surroundings may have set must not reach the jobs.
 _FOREIGN = ("BYTEPS_", "DMLC_", "HOROVOD_", "SLURM_", "OMPI_", "PMI_", "TORCHELASTIC_", "OMP_", "NVIDIA_")

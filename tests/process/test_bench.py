@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from .jobs import Job, run_byteps
+from .jobs import THROUGH_SERVERS, Job, run_byteps
 
 QUICK = ("--sizes", "4K,100K", "--iterations", "3", "--warmup", "1")
 
@@ -18,6 +18,7 @@ def test_pushpull_in_a_job_of_its_own(tmp_path: Path) -> None:
     job = run_byteps(
         *("bench", "pushpull", "--np", "2", "--servers", "2", *QUICK),
         *("--dtypes", "float32,bfloat16,int8", "--link-gbit", "1000", "--json", str(target)),
+        environment=THROUGH_SERVERS,
     )
     code, output, errors = job.finish()
     assert code == 0, errors

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from .jobs import Job, dump, run_byteps
+from .jobs import THROUGH_SERVERS, Job, dump, run_byteps
 
 STUCK = """
 import os, sys, threading
@@ -32,7 +32,8 @@ def job(tmp_path: Path) -> Job:
     """Two workers, one of which is late until the file ``go`` is there."""
     script = tmp_path / "train.py"
     script.write_text(STUCK)
-    return run_byteps("run", "-np", "2", "--servers", "1", str(script), str(tmp_path / "go"))
+    words = ("run", "-np", "2", "--servers", "1", str(script), str(tmp_path / "go"))
+    return run_byteps(*words, environment=THROUGH_SERVERS)
 
 
 def test_a_worker_that_waits_tells_all(job: Job, tmp_path: Path) -> None:

@@ -43,7 +43,7 @@ def shared(tmp_path: Path) -> dict[str, str]:
     token = tmp_path / "token"
     token.write_text("y" * 32)
     (tmp_path / "train.py").write_text(PUSH_ONCE)
-    return {"BYTEPS_AUTH_TOKEN_FILE": str(token), "OMP_NUM_THREADS": "1"}
+    return {"BYTEPS_AUTH_TOKEN_FILE": str(token), "OMP_NUM_THREADS": "1", "BYTEPS_HIERARCHICAL": "off"}
 
 
 def on(machine: int, shared: dict[str, str], **more: str) -> dict[str, str]:

@@ -12,7 +12,7 @@ import pytest
 
 from tests.unit.timelines import described, load, of
 
-from .jobs import Job, run_byteps
+from .jobs import THROUGH_SERVERS, Job, run_byteps
 
 STEPS = 6
 TRAIN = f"""
@@ -56,7 +56,7 @@ def _byteps(*words: object) -> tuple[int, str, str]:
 
 def _run(program: Path, *options: str, environment: dict[str, str] | None = None) -> tuple[int, str, str]:
     words = ("run", "-np", "2", "--servers", "2", *options, str(program))
-    return run_byteps(*words, environment=environment).finish()
+    return run_byteps(*words, environment={**THROUGH_SERVERS, **(environment or {})}).finish()
 
 
 def test_a_traced_job_is_merged_and_summarised(tmp_path: Path, program: Path) -> None:

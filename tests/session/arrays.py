@@ -42,6 +42,11 @@ def job(size: int, servers: int = 1, **settings: object) -> Iterator[list[Sessio
         yield sessions
 
 
+def job_of_nodes(size: int, servers: int = 1, **settings: Any) -> AbstractContextManager[list[Session]]:
+    """The same with two ranks on each node, and the last alone on its own if their number is odd."""
+    return job(size, servers, nodes=[rank // 2 for rank in range(size)], **settings)
+
+
 def spec(
     name: str, length: int, dtype: DType = DType.FLOAT32, op: ReduceOp = ReduceOp.SUM, **rest: Any
 ) -> TensorSpec:
@@ -106,6 +111,20 @@ def expected(what: TensorSpec, contributions: Sequence[Array]) -> Array:
     if dtype is DType.BFLOAT16:
         return bfloat_bits(expected_floats(op, [bfloat_values(bits) for bits in contributions], *scales)[0])
     return expected_floats(op, contributions, *scales)[0].astype(NUMPY_TYPES[dtype])
+
+
+def agrees(result: Array, wanted: Array, what: TensorSpec, sessions: Sequence[Session]) -> bool:
+    """Whether a result is what it must be: exactly, but for averages in half precision over several nodes.
+
+    Each node's part of those is rounded on its way to a server. For ``small_values`` it is at most 4.
+    """
+    nodes = len(getattr(sessions[0].communicator, "nodes", ()))
+    if nodes < 2 or what.op != ReduceOp.AVERAGE or what.dtype not in (DType.FLOAT16, DType.BFLOAT16):
+        return np.array_equal(result, wanted)
+    narrow = what.dtype == DType.BFLOAT16
+    values = [bfloat_values(one) if narrow else one.astype(np.float32) for one in (result, wanted)]
+    epsilon = 2.0**-7 if narrow else 2.0**-10
+    return bool(np.all(np.abs(values[0] - values[1]) <= 4 * epsilon * nodes))
 
 
 def held() -> tuple[int, int, int]:

@@ -45,7 +45,7 @@ def sum_in_order(contributions: list[Array], dtype: DType, divisor: int) -> Arra
 
 @pytest.mark.parametrize("op", [ReduceOp.SUM, ReduceOp.AVERAGE])
 @pytest.mark.parametrize("dtype", [DType.FLOAT64, DType.FLOAT32, DType.FLOAT16, DType.BFLOAT16])
-def test_deterministic_sums_are_added_in_rank_order(job: Job, dtype: DType, op: ReduceOp) -> None:
+def test_deterministic_sums_are_added_in_rank_order(flat_job: Job, dtype: DType, op: ReduceOp) -> None:
     size, length = 4, 50_000
     own = [as_dtype(mixed_magnitudes(rank, length), dtype) for rank in range(size)]
     divisor = size if op is ReduceOp.AVERAGE else 1
@@ -60,16 +60,16 @@ def test_deterministic_sums_are_added_in_rank_order(job: Job, dtype: DType, op: 
             results.append(exchange(session, spec("sum", length, dtype, op), own[session.rank]))
         return results
 
-    with job(size, servers=2, deterministic=True, connections=2) as sessions:
+    with flat_job(size, servers=2, deterministic=True, connections=2) as sessions:
         for results in run_ranks(sessions, run):
             assert all(np.array_equal(result, wanted) for result in results)
 
 
-def test_deterministic_sums_skip_who_contributes_nothing(job: Job) -> None:
+def test_deterministic_sums_skip_who_contributes_nothing(flat_job: Job) -> None:
     size, length = 4, 40_000
     own = [mixed_magnitudes(rank, length).astype(np.float32) for rank in range(size)]
     wanted = sum_in_order([own[0], own[2], own[3]], DType.FLOAT32, 1)
-    with job(size, deterministic=True) as sessions:
+    with flat_job(size, deterministic=True) as sessions:
         results = run_ranks(
             sessions,
             lambda one: exchange(one, spec("sum", length), None if one.rank == 1 else own[one.rank]),

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import inf
+from typing import TypeAlias
 
 from byteps import _native
 from byteps.communicator.changes import Changes
@@ -10,28 +12,48 @@ from byteps.communicator.interface import LINK_LOST, Buffer
 from byteps.communicator.names import Names
 from byteps.control import ControlClient
 from byteps.diagnostics import size
+from byteps.hierarchy import plan
 from byteps.trace import Trace
-from byteps.wire import Knobs, Message, Move, Placement, Retract, TensorSpec, Welcome
+from byteps.wire import (
+    AskMissing,
+    Departed,
+    Knobs,
+    Message,
+    Missing,
+    Move,
+    Placement,
+    Retract,
+    TensorSpec,
+    Welcome,
+)
+
+_NodePlan: TypeAlias = tuple[int, int, float, float, int, bool, list[int], int, list[int]]
 
 
 class _Servers:
     """The native data plane, and which servers sum what."""
 
-    def __init__(self, worker: _native.Worker, trace: Trace, credit_bytes: int) -> None:
+    def __init__(self, worker: _native.Worker, welcome: Welcome, trace: Trace, credit_bytes: int) -> None:
         self._worker = worker
         self._trace = trace
-        self._names: dict[int, str] = {}
+        self.number = len(welcome.servers)
+        self._rank = welcome.rank
+        self._nodes = welcome.nodes
+        self.node = next((node for node in welcome.nodes if welcome.rank in node), [])
+        self._specs: dict[int, TensorSpec] = {}
         self.of: dict[int, tuple[int, ...]] = {}
         self.credit_bytes = credit_bytes
 
     def install(self, spec: TensorSpec, placement: Placement) -> None:
         """See ``Plane.install``."""
         parts = [(part.server, part.lane, part.nbytes) for part in placement.parts]
-        self._install(placement.id, spec.name, parts)
+        self._install(placement.id, spec, parts)
 
     def move(self, move: Move) -> None:
         """See ``Tunable.move``."""
-        self._install(move.new, self._names.get(move.old, ""), move.parts)
+        spec = self._specs.get(move.old)
+        if spec is not None:
+            self._install(move.new, spec, move.parts)
 
     def set_knobs(self, knobs: Knobs) -> None:
         """See ``Tunable.set_knobs``."""
@@ -46,18 +68,37 @@ class _Servers:
     def forget(self, tensor: int) -> None:
         """See ``Plane.forget``."""
         self._worker.forget(tensor)
-        self._names.pop(tensor, None)
+        self._specs.pop(tensor, None)
         self.of.pop(tensor, None)
 
     def retract(self, tensor: int) -> None:
         """See ``Plane.retract``."""
         self._worker.retract(tensor)
 
-    def _install(self, tensor: int, name: str, parts: list[tuple[int, int, int]]) -> None:
-        self._worker.declare(tensor, parts)
-        self._trace.name_tensor(tensor, name)
-        self._names[tensor] = name
+    def _install(self, tensor: int, spec: TensorSpec, parts: list[tuple[int, int, int]]) -> None:
+        self._worker.declare(tensor, parts, self._plan(spec))
+        self._trace.name_tensor(tensor, spec.name)
+        self._specs[tensor] = spec
         self.of[tensor] = tuple(server for server, _, _ in parts)
+
+    def _plan(self, spec: TensorSpec) -> _NodePlan | None:
+        """What native code is to know of the ranks that sum with this one first, if there are such."""
+        shared = plan(spec, self._nodes)
+        if shared is None:
+            return None
+        group = next(group for group in shared.groups if self._rank in group)
+        what = shared.node
+        scales = (what.prescale, what.postscale, what.divisor)
+        places = [self.node.index(rank) for rank in group]
+        return (
+            spec.dtype,
+            what.op,
+            *scales,
+            shared.server is not None,
+            places,
+            shared.first,
+            list(spec.members),
+        )
 
 
 class ParameterServer:
@@ -69,6 +110,9 @@ class ParameterServer:
         welcome: the job.
         credit_bytes: what the worker was given, for reports.
         trace: is told the names of tensors.
+
+    Attributes:
+        nodes: Ranks that sum together before anything leaves their node; empty: none do.
     """
 
     serves_subsets = True
@@ -82,7 +126,9 @@ class ParameterServer:
         trace: Trace | None = None,
     ) -> None:
         self.worker = worker
-        self._servers = _Servers(worker, trace or Trace(), credit_bytes)
+        self.nodes = welcome.nodes
+        self._control = control
+        self._servers = _Servers(worker, welcome, trace or Trace(), credit_bytes)
         self._changes = Changes.of(welcome, control, self._servers)
         self._names: Names[_native.Transfer] = Names(control, self._servers, welcome.rank, self._changes)
 
@@ -112,6 +158,10 @@ class ParameterServer:
 
     def blame(self, peer: int) -> str:
         """See ``Communicator.blame``."""
+        neighbour = peer - self._servers.number
+        if neighbour >= 0:
+            rank = self._servers.node[neighbour]
+            return f"the connection to rank {rank}, which shares this node, broke or fell silent"
         return f"the connection to server {peer} broke or fell silent"
 
     def missing(self, name: str, timeout_s: float | None = None) -> list[tuple[int, float]]:
@@ -135,7 +185,12 @@ class ParameterServer:
         self._names.retract(message)
 
     def notice(self, message: Message) -> None:
-        """See ``Communicator.notice``. Of rounds, servers say all there is to say."""
+        """See ``Communicator.notice``. Of rounds, servers say the rest of what there is to say."""
+        if isinstance(message, Departed):
+            self.worker.depart(message.rank)
+        if isinstance(message, AskMissing):
+            late = self.worker.missing(message.id)
+            self._control.notify(Missing(message.request, late, [inf] * len(late)))
         if self._changes is not None:
             self._changes.notice(message)
 

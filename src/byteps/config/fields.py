@@ -222,6 +222,13 @@ class Config:
     deterministic: bool = _setting(
         False, "Add contributions in rank order whatever order they arrive in: bitwise equal from run to run."
     )
+    hierarchical: str = _setting(
+        "auto",
+        "Whether ranks of one node sum in shared memory before anything leaves it (hierarchy.md). `auto`: "
+        "where ranks share a node and have memory for it; `on`: it is an error if they have not.",
+        choices=("auto", "on", "off"),
+        aliases=(("1", "on"), ("0", "off")),
+    )
     numa_on: bool = _setting(
         True,
         "Have `byteps run` and `bpslaunch` keep processes on the NUMA nodes of their GPUs and network cards, "

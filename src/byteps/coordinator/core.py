@@ -180,7 +180,11 @@ class Coordinator:
         greetings: Outbox = list(self._members.welcome())
         tuning = settings.tuning
         self._requests = Requests(
-            self._members.size, self._placer(), self._silence_s, tuning.start.partition_bytes if tuning else 0
+            self._members.size,
+            self._placer(),
+            self._silence_s,
+            tuning.start.partition_bytes if tuning else 0,
+            self._members.nodes,
         )
         if tuning is not None and self._later is not None:
             self._requests.tune(tuning, self._members.num_servers, self._tune_folder, self._defer)

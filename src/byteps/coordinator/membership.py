@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from byteps.errors import JoinError
+from byteps.hierarchy import nodes_of
 from byteps.wire import JobSettings, Join, ServerAddress, Welcome
 
 DEFAULT_SETTINGS = JobSettings(lanes=1, partition_bytes=4 * 1024 * 1024, deterministic=False)
@@ -104,6 +105,11 @@ class Membership:
         return told or DEFAULT_SETTINGS
 
     @property
+    def nodes(self) -> list[list[int]]:
+        """Ranks, once they are given, that sum together before anything leaves their node."""
+        return nodes_of([worker.join.place for worker in self.workers])
+
+    @property
     def needs_servers(self) -> bool:
         """Whether servers carry out the rounds."""
         return self._agreements["communicator"].value != "allreduce"
@@ -139,8 +145,9 @@ class Membership:
             _number(group)
         self._numbered = {(one.join.role, one.number): one for one in self}
         addresses = [ServerAddress(server.join.address, server.join.port) for server in self.servers]
+        nodes = self.nodes
         return [
-            (one.id, self._greeting(one, group, addresses))
+            (one.id, self._greeting(one, group, addresses, nodes))
             for group in (self.servers, self.workers)
             for one in group
         ]
@@ -167,10 +174,13 @@ class Membership:
         if seats and len(group) >= seats:
             raise JoinError(f"{new} cannot join: the job has all of its {seats} {new.join.role}s already")
 
-    def _greeting(self, one: Member, group: Sequence[Member], addresses: list[ServerAddress]) -> Welcome:
+    def _greeting(
+        self, one: Member, group: Sequence[Member], addresses: list[ServerAddress], nodes: list[list[int]]
+    ) -> Welcome:
         local_rank, local_size = _local(one, group)
         others = [_local(other, group) for other in group]
         across = [other.number for other, (rank, _) in zip(group, others, strict=True) if rank == local_rank]
+        neighbours = next((node for node in nodes if one.number in node), []) if one.is_worker else []
         return Welcome(
             rank=one.number,
             size=self.size,
@@ -182,6 +192,8 @@ class Membership:
             epoch=FIRST_EPOCH,
             servers=addresses,
             settings=self.settings,
+            nodes=nodes,
+            doors=[group[rank].join.door for rank in neighbours],
         )
 
     def _missing_workers(self) -> str:

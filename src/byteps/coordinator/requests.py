@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from byteps.coordinator.barrier import Barriers
 from byteps.coordinator.declarations import Declarations, Outgoing, ToRank, ToServer
 from byteps.coordinator.inquiries import Inquiries
 from byteps.coordinator.retuning import Retuning
-from byteps.coordinator.tensors import TensorTable
+from byteps.coordinator.tensors import Tensor, TensorTable
 from byteps.coordinator.tuning import Defer, Tuning, World
 from byteps.errors import ProtocolError
+from byteps.hierarchy import plan
 from byteps.placement import Placer, Unplaced
 from byteps.wire import (
     Agreed,
@@ -43,6 +44,7 @@ class Requests:
         placer: Where tensors are placed.
         silence_s: Seconds since a rank's last heartbeat; infinite if it has none.
         partition_bytes: Of tensors' partitions to begin with; 0: as the placer has it.
+        nodes: Ranks that sum together before anything leaves their node; see ``hierarchy``.
     """
 
     def __init__(
@@ -51,8 +53,11 @@ class Requests:
         placer: Placer | Unplaced,
         silence_s: Callable[[int], float],
         partition_bytes: int = 0,
+        nodes: Sequence[Sequence[int]] = (),
     ) -> None:
         self._size = size
+        self._nodes = nodes
+        self._departed: set[int] = set()
         self._has_servers = isinstance(placer, Placer)
         self._table = TensorTable(size, placer, partition_bytes)
         self._declarations = Declarations(self._table)
@@ -93,8 +98,8 @@ class Requests:
                 return [ToRank(*answer) for answer in self._barriers.arrive(rank, message.request)]
             case AskMissing():
                 return self._ask_missing(rank, message)
-            case Missing() if rank == LEADER and not self._has_servers:
-                return self._answered(rank, message)
+            case Missing():
+                return self._answered("worker", rank, message)
             case Forward():
                 return self._forward(rank, message)
             case Measured() if rank == LEADER and self._tuning is not None:
@@ -117,29 +122,36 @@ class Requests:
             case Installed():
                 return self._declarations.installed(number, message)
             case Missing():
-                return self._answered(number, message)
+                return self._answered("server", number, message)
         raise ProtocolError(f"{type(message).__name__} is not for a server to send")
 
     def depart(self, rank: int) -> list[Outgoing]:
         """A rank left in order."""
+        self._departed.add(rank)
         answers: list[Outgoing] = [ToRank(*answer) for answer in self._barriers.depart(rank)]
+        answers += [ToRank(*answer) for answer in self._inquiries.depart(rank)]
         answers += self._declarations.depart(rank)
         return answers + (self._retuning.depart(rank) if self._retuning else [])
 
     def _ask_missing(self, rank: int, message: AskMissing) -> list[Outgoing]:
         """Pass the question on; for a tensor that no server sums any part of, there is nobody to wait for."""
         tensor = self._table.get(message.id)
-        if tensor and not self._has_servers:
-            return [ToRank(LEADER, self._inquiries.ask(rank, message, [LEADER]))]
-        servers = sorted(tensor.servers) if tensor else []
-        if not servers:
+        servers = sorted(tensor.servers) if tensor and self._has_servers else []
+        ranks = [] if tensor is None else self._neighbours(tensor) if self._has_servers else [LEADER]
+        if not servers and not ranks:
             return [ToRank(rank, Missing(message.request, [], []))]
-        question = self._inquiries.ask(rank, message, servers)
-        return [ToServer(server, question) for server in servers]
+        members = [("server", one) for one in servers] + [("worker", one) for one in ranks]
+        question = self._inquiries.ask(rank, message, members)
+        return [ToServer(one, question) for one in servers] + [ToRank(one, question) for one in ranks]
 
-    def _answered(self, member: int, message: Missing) -> list[Outgoing]:
-        answer = self._inquiries.answered(member, message)
-        return [ToRank(*answer)] if answer else []
+    def _neighbours(self, tensor: Tensor) -> list[int]:
+        """Ranks that sum with others of their node first, and may know whom they wait for."""
+        shared = plan(tensor.spec, self._nodes) if tensor.spec else None
+        groups = shared.groups if shared else ()
+        return [rank for group in groups if len(group) > 1 for rank in group if rank not in self._departed]
+
+    def _answered(self, role: str, number: int, message: Missing) -> list[Outgoing]:
+        return [ToRank(*answer) for answer in self._inquiries.answered(role, number, message)]
 
     def _joined(self, rank: int) -> list[Outgoing]:
         """A rank is out of data: the others tell it what they submit, until they are, too."""

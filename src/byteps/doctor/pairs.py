@@ -63,6 +63,7 @@ def check_pairs(config: Config, given: bool) -> tuple[list[Finding], list[Pair],
     undo: Callable[[], None] = lambda: None  # noqa: E731
     try:
         config, undo = find_job(config)
+        config = dataclasses.replace(config, hierarchical="off")  # to try servers, not neighbours
         session = connect(config, _linker, engine=_engine(config))
     except Unreachable as error:
         advice = "open the servers' ports in the firewall, or set BYTEPS_INTERFACE on the server's host"

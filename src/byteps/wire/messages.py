@@ -129,6 +129,8 @@ class Join(msgspec.Struct, frozen=True, array_like=True, tag=True):
         address: Where others reach this process: the link that it shares with whoever has the same address.
         port: A server's data port.
         weight: What share of the bytes a server is to take, relative to the others; 0: not told.
+        place: What a worker shares with those that can share memory with it; empty: with nobody.
+        door: Where they find it there.
     """
 
     role: Role
@@ -144,6 +146,8 @@ class Join(msgspec.Struct, frozen=True, array_like=True, tag=True):
     pid: Number = 0
     settings: JobSettings | None = None
     weight: Annotated[float, Meta(ge=0, le=1e6)] = 0.0
+    place: Annotated[str, Meta(max_length=512)] = ""
+    door: Annotated[str, Meta(max_length=100)] = ""
 
 
 class Welcome(msgspec.Struct, frozen=True, array_like=True, tag=True):
@@ -152,6 +156,8 @@ class Welcome(msgspec.Struct, frozen=True, array_like=True, tag=True):
     Attributes:
         cross_rank, cross_size: Place and number among the ranks that have the same local rank on their nodes.
         homogeneous: Whether all nodes have equally many ranks.
+        nodes: Ranks that sum together before anything leaves their node, every rank in one; empty: none do.
+        doors: Where this rank finds those of its node, in their order.
     """
 
     rank: Number
@@ -164,6 +170,8 @@ class Welcome(msgspec.Struct, frozen=True, array_like=True, tag=True):
     cross_rank: Number = 0
     cross_size: Number = 1
     homogeneous: bool = True
+    nodes: list[list[Number]] = []
+    doors: list[str] = []
 
 
 class JoinRefused(msgspec.Struct, frozen=True, array_like=True, tag=True):

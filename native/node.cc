@@ -1,0 +1,79 @@
+#include "node.h"
+
+#include <sys/mman.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <stdexcept>
+#include <string>
+#include <utility>
+
+namespace byteps {
+
+bool NodePlan::has(uint32_t place) const {
+  return std::find(places.begin(), places.end(), place) != places.end();
+}
+
+bool NodePlan::is_for(uint32_t rank) const {
+  return members.empty() || std::find(members.begin(), members.end(), rank) != members.end();
+}
+
+Segment::Segment(int fd, size_t bytes) : bytes_(bytes) {
+  struct stat status{};
+  // A neighbour's file: were it too short, using it would end this process.
+  if (fstat(fd, &status) != 0 || static_cast<uint64_t>(status.st_size) < bytes)
+    throw std::runtime_error("a segment of the node is shorter than " + std::to_string(bytes) + " bytes");
+  void* data = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  if (data == MAP_FAILED)
+    throw std::runtime_error(std::string("cannot map a segment of the node: ") + std::strerror(errno));
+  madvise(data, bytes, MADV_DONTFORK);
+  data_ = static_cast<std::byte*>(data);
+}
+
+Segment::~Segment() { munmap(data_, bytes_); }
+
+Node::Node(uint32_t place, std::vector<uint32_t> ranks, const std::vector<int>& fds, uint32_t lanes,
+           size_t piece_bytes)
+    : place(place), ranks(std::move(ranks)), piece_bytes(piece_bytes) {
+  const bool alone = this->ranks.size() == 1 && fds.empty();  // shares nothing
+  if (place >= this->ranks.size() || (fds.size() != this->ranks.size() && !alone) || piece_bytes == 0 ||
+      piece_bytes % 64 != 0)
+    throw std::invalid_argument("these numbers describe no node");
+  for (const int fd : fds)
+    segments_.push_back(std::make_unique<Segment>(fd, fds.size() * lanes * kSlots * piece_bytes));
+}
+
+std::optional<uint32_t> Node::place_of(uint32_t rank) const {
+  const auto at = std::find(ranks.begin(), ranks.end(), rank);
+  return at == ranks.end() ? std::nullopt : std::optional(static_cast<uint32_t>(at - ranks.begin()));
+}
+
+void sum_contributions(const NodePlan& plan, std::vector<Contribution> contributions, std::byte* target,
+                       size_t bytes, std::byte* scratch) {
+  const auto& [dtype, op, prescale, postscale] = plan.arithmetic;
+  // What lies in the target is read first, and only then written over.
+  if (contributions.size() > 1 && contributions[1].is_target) std::swap(contributions[0], contributions[1]);
+  const bool direct = accumulates_in_place(dtype, op);
+  const bool as_is = direct && plan.divisor == 1 && (postscale == 1.0 || op == Op::copy);
+  const bool first_as_is = direct && (prescale == 1.0 || op == Op::copy);
+  const size_t step = kCellBytes / accumulator_size(dtype, op) * wire_size(dtype);
+  for (size_t done = 0; done < bytes; done += step) {
+    const size_t length = std::min(step, bytes - done);
+    const size_t elements = length / wire_size(dtype);
+    std::byte* const out = target + done;
+    std::byte* const accumulator = direct ? out : scratch;
+    const std::byte* first = contributions[0].data + done;
+    if (!first_as_is) {
+      widen(dtype, op, accumulator, first, elements, prescale);
+    } else if (first != accumulator) {
+      std::memcpy(accumulator, first, length);
+    }
+    for (size_t i = 1; i < contributions.size(); ++i)
+      accumulate(dtype, op, accumulator, contributions[i].data + done, elements, prescale);
+    if (!as_is) finish(dtype, op, out, accumulator, elements, postscale, plan.divisor);
+  }
+}
+
+}  // namespace byteps
