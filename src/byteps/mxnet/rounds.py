@@ -1,0 +1,156 @@
+"""Rounds of MXNet arrays: started and ended by the engine's own dependencies, waited for by nobody else."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import threading
+from collections.abc import Callable
+from queue import SimpleQueue
+from typing import Any, Final
+
+import mxnet as mx
+
+from byteps import errors
+from byteps.adapters.calls import Call
+from byteps.adapters.current import current
+from byteps.mxnet.engine import Completion, Operation, address_of
+from byteps.mxnet.tensors import nbytes_of, spec_of
+from byteps.session import Buffer, Handle, Session
+
+_LONGEST_END_S: Final = 10.0
+"""How long a process that ends waits for operations that cannot succeed any more."""
+
+
+class EngineRounds:
+    """The rounds of one session.
+
+    Args:
+        session: Where to send. Before it ends, rounds in flight are finished.
+    """
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._waiters = _Waiters()
+        self._tokens: dict[str, Any] = {}
+        self._changed = threading.Condition()
+        self._pending = 0
+        session.unfinished.add(self)
+        session.on_shutdown.append(self._end)
+
+    def begin(self, call: Call, array: Any, source: Any = None) -> None:
+        """Have the engine carry out a round; returns at once.
+
+        Args:
+            call: The round.
+            array: Gets the result; whoever reads it waits. If the round fails they get the error.
+            source: What this rank contributes, if it is not what ``array`` holds.
+        """
+        spec = spec_of(array, call)
+        own = array if source is None else source
+
+        def begin(completion: Completion) -> None:
+            contribution = Buffer(address_of(own), nbytes_of(own), own) if call.sends else None
+            target = None
+            if call.root != call.session.rank:
+                target = Buffer(address_of(array), nbytes_of(array), array)
+            handle = call.session.submit(spec, contribution, target, priority=call.priority)
+            if handle.poll() or threading.get_ident() == caller:  # MXNet's NaiveEngine knows no later
+                _end(handle, completion)
+            else:
+                self._waiters.do(functools.partial(_end, handle, completion))
+
+        caller = threading.get_ident()
+        with self._changed:
+            self._pending += 1
+        reads = [] if source is None else [source]
+        writes = [array] if call.ephemeral else [array, self._token(call.name)]
+        Operation(begin, self._forget).push(reads, writes, call.priority)
+
+    def finish_rounds(self) -> None:
+        """See ``Unfinished``."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self._pending)
+
+    def _token(self, name: str) -> Any:
+        """What a round writes besides, so that the next one of this name starts when it is over."""
+        if name not in self._tokens:
+            self._tokens[name] = mx.nd.empty((1,))
+        return self._tokens[name]
+
+    def _forget(self) -> None:
+        with self._changed:
+            self._pending -= 1
+            self._changed.notify_all()
+
+    def _end(self) -> None:
+        """No thread of the engine may call back when Python is gone."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self._pending, _LONGEST_END_S)
+        self._waiters.close()
+
+
+class _Waiters:
+    """Threads that wait for rounds: as many as there have been in flight, since any may be over first."""
+
+    def __init__(self) -> None:
+        self._work: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self._lock = threading.Lock()
+        self._threads = self._idle = 0
+
+    def do(self, work: Callable[[], None]) -> None:
+        """Have a thread do it, a new one if none is idle."""
+        with self._lock:
+            starts = not self._idle
+            self._idle -= not starts
+            self._threads += starts
+        self._work.put(work)
+        if starts:  # nothing that waits for another rank may keep this process from ending
+            threading.Thread(target=self._serve, name="byteps-mxnet", daemon=True).start()
+
+    def _serve(self) -> None:
+        while (work := self._work.get()) is not None:
+            work()
+            with self._lock:
+                self._idle += 1
+
+    def close(self) -> None:
+        """End the threads."""
+        for _ in range(self._threads):
+            self._work.put(None)
+
+
+def _end(handle: Handle, completion: Completion) -> None:
+    try:
+        handle.wait()
+    except BaseException as error:  # raised by whoever reads the result
+        completion(error)
+    else:
+        completion()
+
+
+def rounds_of(session: Session | None) -> EngineRounds:
+    """The rounds of a session, that of ``init()`` if not given.
+
+    Raises:
+        NotInitialized: There is no session.
+    """
+    session = current() if session is None else session
+    known = [each for each in list(session.unfinished) if isinstance(each, EngineRounds)]
+    return known[0] if known else EngineRounds(session)
+
+
+def begin(call: Call, array: Any, source: Any = None) -> None:
+    """See ``EngineRounds.begin``."""
+    rounds_of(call.session).begin(call, array, source)
+
+
+def make_errors_known() -> None:
+    """Let MXNet raise what failed as the exception that it was, not as an ``MXNetError``."""
+    for kind in vars(errors).values():
+        if inspect.isclass(kind) and issubclass(kind, errors.BytePSError):  # NotInitialized: before any round
+            mx.error.register(kind.__name__)(functools.partial(_made_again, kind))
+
+
+def _made_again(kind: type[errors.BytePSError], text: str) -> errors.BytePSError:
+    return kind(text.removeprefix(f"{kind.__name__}: "))
