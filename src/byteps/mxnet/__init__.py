@@ -8,6 +8,8 @@
 
 from __future__ import annotations
 
+import os
+
 from byteps.adapters.basics import (
     barrier,
     cross_rank,
@@ -38,11 +40,12 @@ from byteps.mxnet.ops import (
 )
 from byteps.mxnet.optimizer import DistributedOptimizer
 from byteps.mxnet.parameters import broadcast_parameters
-from byteps.mxnet.rounds import make_errors_known
+from byteps.mxnet.rounds import finish_rounds, make_errors_known
 from byteps.mxnet.store import BytePS as KVStore
 from byteps.mxnet.trainer import DistributedTrainer
 
 make_errors_known()
+os.register_at_fork(before=finish_rounds)
 
 __all__ = [
     "Average",

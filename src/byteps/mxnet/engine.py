@@ -53,7 +53,7 @@ class Operation:
     """What the engine is to do.
 
     Attributes:
-        begin: Called by one of the engine's threads; returns at once.
+        begin: Called by one of the engine's threads; returns at once and does not raise.
         ended: Called when the engine has forgotten the operation, which it may have skipped.
     """
 
@@ -92,11 +92,7 @@ class Operation:
 
 @ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.py_object)
 def _begin(context: int, on_complete: int, operation: Operation) -> None:
-    completion = Completion(on_complete)
-    try:
-        operation.begin(completion)
-    except BaseException as error:  # of whoever waits for the operation
-        completion(error)
+    operation.begin(Completion(on_complete))
 
 
 @ctypes.CFUNCTYPE(None, ctypes.py_object)

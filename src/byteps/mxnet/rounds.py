@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 import threading
@@ -13,7 +14,8 @@ import mxnet as mx
 
 from byteps import errors
 from byteps.adapters.calls import Call
-from byteps.adapters.current import current
+from byteps.adapters.current import current, is_initialized
+from byteps.errors import BytePSError
 from byteps.mxnet.engine import Completion, Operation, address_of
 from byteps.mxnet.tensors import nbytes_of, spec_of
 from byteps.session import Buffer, Handle, Session
@@ -35,6 +37,7 @@ class EngineRounds:
         self._tokens: dict[str, Any] = {}
         self._changed = threading.Condition()
         self._pending = 0
+        self._failed = False
         session.unfinished.add(self)
         session.on_shutdown.append(self._end)
 
@@ -49,23 +52,42 @@ class EngineRounds:
         spec = spec_of(array, call)
         own = array if source is None else source
 
-        def begin(completion: Completion) -> None:
+        def submit() -> Handle:
             contribution = Buffer(address_of(own), nbytes_of(own), own) if call.sends else None
             target = None
             if call.root != call.session.rank:
                 target = Buffer(address_of(array), nbytes_of(array), array)
-            handle = call.session.submit(spec, contribution, target, priority=call.priority)
-            if handle.poll() or threading.get_ident() == caller:  # MXNet's NaiveEngine knows no later
-                _end(handle, completion)
-            else:
-                self._waiters.do(functools.partial(_end, handle, completion))
+            return call.session.submit(spec, contribution, target, priority=call.priority)
 
-        caller = threading.get_ident()
+        begin = functools.partial(self._start, submit, threading.get_ident())
         with self._changed:
             self._pending += 1
         reads = [] if source is None else [source]
         writes = [array] if call.ephemeral else [array, self._token(call.name)]
         Operation(begin, self._forget).push(reads, writes, call.priority)
+
+    def _start(self, submit: Callable[[], Handle], caller: int, completion: Completion) -> None:
+        try:
+            handle = submit()
+        except Exception as error:  # raised by whoever reads the result
+            self._fail(completion, error)
+            return
+        if handle.poll() or threading.get_ident() == caller:  # MXNet's NaiveEngine knows no later
+            self._finish(handle, completion)
+        else:
+            self._waiters.do(functools.partial(self._finish, handle, completion))
+
+    def _finish(self, handle: Handle, completion: Completion) -> None:
+        try:
+            handle.wait()
+        except Exception as error:  # raised by whoever reads the result
+            self._fail(completion, error)
+        else:
+            completion()
+
+    def _fail(self, completion: Completion, error: Exception) -> None:
+        self._failed = True
+        completion(error)
 
     def finish_rounds(self) -> None:
         """See ``Unfinished``."""
@@ -88,6 +110,9 @@ class EngineRounds:
         with self._changed:
             self._changed.wait_for(lambda: not self._pending, _LONGEST_END_S)
         self._waiters.close()
+        if self._failed:
+            with contextlib.suppress(BytePSError, mx.MXNetError):
+                mx.nd.waitall()  # MXNet would raise once more, at the end of the process, what nobody has read
 
 
 class _Waiters:
@@ -120,15 +145,6 @@ class _Waiters:
             self._work.put(None)
 
 
-def _end(handle: Handle, completion: Completion) -> None:
-    try:
-        handle.wait()
-    except BaseException as error:  # raised by whoever reads the result
-        completion(error)
-    else:
-        completion()
-
-
 def rounds_of(session: Session | None) -> EngineRounds:
     """The rounds of a session, that of ``init()`` if not given.
 
@@ -136,8 +152,11 @@ def rounds_of(session: Session | None) -> EngineRounds:
         NotInitialized: There is no session.
     """
     session = current() if session is None else session
-    known = [each for each in list(session.unfinished) if isinstance(each, EngineRounds)]
-    return known[0] if known else EngineRounds(session)
+    return _known(session) or EngineRounds(session)
+
+
+def _known(session: Session) -> EngineRounds | None:
+    return next((each for each in list(session.unfinished) if isinstance(each, EngineRounds)), None)
 
 
 def begin(call: Call, array: Any, source: Any = None) -> None:
@@ -154,3 +173,14 @@ def make_errors_known() -> None:
 
 def _made_again(kind: type[errors.BytePSError], text: str) -> errors.BytePSError:
     return kind(text.removeprefix(f"{kind.__name__}: "))
+
+
+def finish_rounds() -> None:
+    """Wait for the rounds of the current session, if there are any; what went wrong is said to their readers.
+
+    Before a fork, for example of a DataLoader's workers: MXNet ends its threads then, while the thread that
+    forks holds the interpreter's lock, and theirs may be about to begin a round, which needs it.
+    """
+    rounds = _known(current()) if is_initialized() else None
+    if rounds is not None:
+        rounds.finish_rounds()
