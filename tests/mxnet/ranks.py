@@ -32,7 +32,9 @@ def step(net: Any, trainer: Any, inputs: Any) -> None:
 
 
 def parameters(net: Any) -> list[list[float]]:
-    return [parameter.data().asnumpy().round(5).ravel().tolist() for parameter in net.collect_params().values()]
+    return [
+        parameter.data().asnumpy().round(5).ravel().tolist() for parameter in net.collect_params().values()
+    ]
 
 
 def train() -> None:

@@ -1,7 +1,7 @@
 """Operations of MXNet's engine that are carried out elsewhere and end when we say so.
 
-The engine starts an operation when the arrays that it reads and writes are ready, and lets whoever needs
-what it writes go on when it ends. That is the Dependency Proxy of ByteScheduler (Peng et al., SOSP 2019):
+The engine starts an operation when the arrays that it works on are ready, and lets whoever needs them go on
+when it ends. That is the Dependency Proxy of ByteScheduler (Peng et al., SOSP 2019):
 each update, and each layer of the next forward pass, waits for its own gradient and for nothing else. This
 module alone knows MXNet's C interface, that of version 1.9 (``mxnet/c_api.h``, ``mxnet/engine.h``).
 """
@@ -61,11 +61,11 @@ class Operation:
         self.begin = begin
         self.ended = ended
 
-    def push(self, reads: Sequence[Any], writes: Sequence[Any], priority: int = 0) -> None:
-        """Hand it to the engine; returns at once, also while another thread computes what is read.
+    def push(self, arrays: Sequence[Any], priority: int = 0) -> None:
+        """Hand it to the engine; returns at once, also while another thread computes what it needs.
 
         Args:
-            reads, writes: Arrays. None may come twice.
+            arrays: What it reads and writes; none may come twice.
             priority: Of its start, among operations that are ready.
 
         Raises:
@@ -78,10 +78,10 @@ class Operation:
                 ctypes.c_void_p(id(self)),
                 _forget,
                 (ctypes.c_int * 2)(*_HOST),
-                _handles(reads),
-                len(reads),
-                _handles(writes),
-                len(writes),
+                None,
+                0,
+                (ctypes.c_void_p * len(arrays))(*[array.handle for array in arrays]),
+                len(arrays),
                 ctypes.byref(ctypes.c_int(_PRIORITIZED)),
                 priority,
                 b"byteps",
@@ -101,10 +101,6 @@ def _forget(operation: Operation) -> None:
     operation.ended()
 
 
-def _handles(arrays: Sequence[Any]) -> Any:
-    return (ctypes.c_void_p * len(arrays))(*[array.handle for array in arrays])
-
-
 def address_of(array: Any) -> int:
     """Where an array's elements are in the host's memory. Called while an operation has the array.
 
@@ -116,7 +112,7 @@ def address_of(array: Any) -> int:
     if _LIB.MXNDArrayToDLPack(array.handle, ctypes.byref(packed)) != 0:
         raise BytePSError(
             f"the elements of an array of shape {array.shape} lie in an order of oneDNN's, as a "
-            "convolution leaves them: send array * 1 instead, or set MXNET_MKLDNN_ENABLED=0"
+            "convolution leaves them: send array.copy() instead, or set MXNET_MKLDNN_ENABLED=0"
         )
     address = ctypes.c_void_p.from_address(packed.value or 0).value
     check_call(_LIB.MXNDArrayCallDLPackDeleter(packed))

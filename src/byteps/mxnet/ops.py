@@ -23,7 +23,7 @@ from byteps.adapters.reductions import Average, Sum
 from byteps.dtypes import ReduceOp
 from byteps.mxnet.compression import Compression
 from byteps.mxnet.rounds import begin
-from byteps.mxnet.tensors import check, empty_like
+from byteps.mxnet.tensors import check
 from byteps.session import Session
 
 
@@ -213,12 +213,8 @@ def _carried_out(call: Call, tensor: Any) -> Any:
 
 
 def _result(call: Call, tensor: Any) -> Any:
-    if call.root == call.session.rank:
-        result = tensor.copy()
-        begin(call, result)
-    else:
-        result = empty_like(tensor)
-        begin(call, result, tensor if call.sends else None)
+    result = tensor.copy()
+    begin(call, result)
     return result
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from typing import Any
 
 import mxnet as mx
@@ -14,9 +15,9 @@ from byteps.mxnet.gradients import GradientReducer
 def DistributedOptimizer(optimizer: Any, **options: Any) -> Any:  # noqa: N802  (the name that scripts use)
     """Wrap an optimizer so that it updates by gradients that are averaged over all ranks.
 
-    The result is an instance of the optimizer's class and shares all attributes with it; pickled, it is the
-    plain one. The index of a parameter is taken for its place in the forward pass: 0 is the most urgent.
-    Gradients hold the averages afterwards. With Gluon, use ``DistributedTrainer``.
+    The result is an instance of the optimizer's class and shares all attributes with it; pickled or copied,
+    it is the plain one. The index of a parameter is taken for its place in the forward pass: 0 is the most
+    urgent. Gradients hold the averages afterwards. With Gluon, use ``DistributedTrainer``.
 
     Args:
         optimizer: An ``mx.optimizer.Optimizer``.
@@ -52,7 +53,7 @@ def DistributedOptimizer(optimizer: Any, **options: Any) -> Any:  # noqa: N802  
         optimizer.update_multi_precision(index, weight, grad, state)
 
     def reduce_ex(self: Any, protocol: Any) -> Any:
-        return optimizer.__reduce_ex__(protocol)
+        return operator.getitem, ((optimizer,), 0)
 
     methods = {"update": update, "update_multi_precision": update_multi_precision, "__reduce_ex__": reduce_ex}
     return sharing(optimizer, {**methods, "_byteps_distributed": True, "_byteps_plain": optimizer})

@@ -69,10 +69,11 @@ def _call(array: Any, root_rank: int, label: str, session: Session) -> Call:
 
 
 def _overwrite(call: Call, copies: list[Any]) -> None:
-    """One of each device."""
-    begin(call, copies[0])
-    for other in copies[1:]:
-        copies[0].copyto(other)
+    """Those of all devices. By way of a copy: after a prediction, weights lie in an order of oneDNN's."""
+    plain = copies[0].copy()
+    begin(call, plain)
+    for each in copies:
+        plain.copyto(each)
 
 
 def _when_initialised(parameter: Any, then: Any) -> None:

@@ -17,7 +17,7 @@ from byteps.adapters.calls import Call
 from byteps.adapters.current import current, is_initialized
 from byteps.errors import BytePSError
 from byteps.mxnet.engine import Completion, Operation, address_of
-from byteps.mxnet.tensors import nbytes_of, spec_of
+from byteps.mxnet.tensors import spec_of
 from byteps.session import Buffer, Handle, Session
 
 _LONGEST_END_S: Final = 10.0
@@ -41,30 +41,27 @@ class EngineRounds:
         session.unfinished.add(self)
         session.on_shutdown.append(self._end)
 
-    def begin(self, call: Call, array: Any, source: Any = None) -> None:
+    def begin(self, call: Call, array: Any) -> None:
         """Have the engine carry out a round; returns at once.
 
         Args:
             call: The round.
-            array: Gets the result; whoever reads it waits. If the round fails they get the error.
-            source: What this rank contributes, if it is not what ``array`` holds.
+            array: What this rank contributes, and gets the result. Whoever reads it from now on waits. If the
+                round fails they get the error.
         """
         spec = spec_of(array, call)
-        own = array if source is None else source
 
         def submit() -> Handle:
-            contribution = Buffer(address_of(own), nbytes_of(own), own) if call.sends else None
-            target = None
-            if call.root != call.session.rank:
-                target = Buffer(address_of(array), nbytes_of(array), array)
-            return call.session.submit(spec, contribution, target, priority=call.priority)
+            memory = Buffer(address_of(array), spec.nbytes, array)
+            source = memory if call.sends else None
+            target = None if call.root == call.session.rank else memory
+            return call.session.submit(spec, source, target, priority=call.priority)
 
         begin = functools.partial(self._start, submit, threading.get_ident())
         with self._changed:
             self._pending += 1
-        reads = [] if source is None else [source]
         writes = [array] if call.ephemeral else [array, self._token(call.name)]
-        Operation(begin, self._forget).push(reads, writes, call.priority)
+        Operation(begin, self._forget).push(writes, call.priority)
 
     def _start(self, submit: Callable[[], Handle], caller: int, completion: Completion) -> None:
         try:
@@ -112,7 +109,7 @@ class EngineRounds:
         self._waiters.close()
         if self._failed:
             with contextlib.suppress(BytePSError, mx.MXNetError):
-                mx.nd.waitall()  # MXNet would raise once more, at the end of the process, what nobody has read
+                mx.nd.waitall()  # or MXNet raises at the end of the process what nobody has read
 
 
 class _Waiters:
@@ -145,23 +142,13 @@ class _Waiters:
             self._work.put(None)
 
 
-def rounds_of(session: Session | None) -> EngineRounds:
-    """The rounds of a session, that of ``init()`` if not given.
-
-    Raises:
-        NotInitialized: There is no session.
-    """
-    session = current() if session is None else session
-    return _known(session) or EngineRounds(session)
-
-
 def _known(session: Session) -> EngineRounds | None:
     return next((each for each in list(session.unfinished) if isinstance(each, EngineRounds)), None)
 
 
-def begin(call: Call, array: Any, source: Any = None) -> None:
+def begin(call: Call, array: Any) -> None:
     """See ``EngineRounds.begin``."""
-    rounds_of(call.session).begin(call, array, source)
+    (_known(call.session) or EngineRounds(call.session)).begin(call, array)
 
 
 def make_errors_known() -> None:

@@ -57,7 +57,9 @@ class BytePS(mx.kvstore.KVStoreBase):
         call = reduction_call(
             partial(check, total), None, Sum, f"kvstore.{key}", priority=priority, session=self._session
         )
-        begin(call, targets[0], None if total is targets[0] else total)
+        if total is not targets[0]:
+            total.copyto(targets[0])
+        begin(call, targets[0])
         _copy_to_others(targets)
 
     @staticmethod

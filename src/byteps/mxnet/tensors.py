@@ -40,16 +40,5 @@ def spec_of(array: Any, call: Call) -> TensorSpec:
     return call.spec(_element_type(array, call.name), array.shape)
 
 
-def nbytes_of(array: Any) -> int:
-    """Bytes of an array's elements."""
-    return int(array.size * np.dtype(array.dtype).itemsize)
-
-
-def empty_like(array: Any) -> Any:
-    """A new array of the same kind, shape, dtype and context, with any values."""
-    make = mx.np.empty if isinstance(array, mx.np.ndarray) else mx.nd.empty
-    return make(array.shape, dtype=array.dtype, ctx=array.context)
-
-
 def _element_type(array: Any, name: str) -> DType:
     return element_type(np.dtype(array.dtype).name, name)
