@@ -32,13 +32,9 @@ def push_pull(
     average: bool | None = None,
     name: str | None = None,
     priority: int = 0,
-    prescale_factor: float = 1.0,
-    postscale_factor: float = 1.0,
-    process_set: object = None,
-    op: ReduceOp | None = None,
     *,
     compression: Any = Compression.none,
-    session: Session | None = None,
+    **options: Any,
 ) -> Any:
     """Reduce an array over all ranks; gradients flow through it.
 
@@ -48,18 +44,15 @@ def push_pull(
         average: Old way to say ``op=Average`` (True) or ``op=Sum`` (False).
         name: Identifies the array across ranks.
         priority: Higher numbers are sent first.
-        prescale_factor: Applied to each contribution before the reduction.
-        postscale_factor: Applied to the result.
-        process_set: None or ``global_process_set``.
-        op: ``Average`` (the default), ``Sum``, ``Min``, ``Max`` or ``Product``.
         compression: One of ``Compression``, or a class like them.
-        session: The session of ``init()`` if not given.
+        options: ``op``, which is ``Average`` (the default), ``Sum``, ``Min``, ``Max`` or ``Product``;
+            ``prescale_factor`` for each contribution, ``postscale_factor`` for the result; ``process_set``,
+            None or ``global_process_set``; ``session``, that of ``init()`` if not given.
 
     Returns:
         A new array of the same shape and dtype.
     """
-    scales = (prescale_factor, postscale_factor)
-    call = _reduction(tensor, average, op, name, priority, scales, process_set, session)
+    call = _reduction(tensor, average, name, priority, **options)
     wire, context = compression.compress(tensor)
     return compression.decompress(_carried_out(call, wire), context)
 
@@ -69,20 +62,10 @@ allreduce: Final = push_pull
 
 
 def allreduce_(
-    tensor: Any,
-    average: bool | None = None,
-    name: str | None = None,
-    priority: int = 0,
-    prescale_factor: float = 1.0,
-    postscale_factor: float = 1.0,
-    process_set: object = None,
-    op: ReduceOp | None = None,
-    *,
-    session: Session | None = None,
+    tensor: Any, average: bool | None = None, name: str | None = None, priority: int = 0, **options: Any
 ) -> Any:
     """Reduce an array over all ranks in place, and return it. See ``push_pull``; it has no gradient."""
-    scales = (prescale_factor, postscale_factor)
-    begin(_reduction(tensor, average, op, name, priority, scales, process_set, session), tensor)
+    begin(_reduction(tensor, average, name, priority, **options), tensor)
     return tensor
 
 
@@ -145,15 +128,7 @@ def byteps_declare_tensor(name: str, **settings: object) -> None:
         )
 
 
-def broadcast(
-    tensor: Any,
-    root_rank: int,
-    name: str | None = None,
-    priority: int = 0,
-    process_set: object = None,
-    *,
-    session: Session | None = None,
-) -> Any:
+def broadcast(tensor: Any, root_rank: int, name: str | None = None, priority: int = 0, **options: Any) -> Any:
     """Return the root's array as a new one; as in Horovod, the root's gradient is the average of all.
 
     Args:
@@ -161,45 +136,43 @@ def broadcast(
         root_rank: The rank whose values all get.
         name: Identifies the array across ranks.
         priority: Higher numbers are sent first.
-        process_set: None or ``global_process_set``.
-        session: The session of ``init()`` if not given.
+        options: ``process_set`` and ``session``, as for ``push_pull``.
     """
-    return _carried_out(_copy(tensor, root_rank, name, priority, process_set, session), tensor)
+    return _carried_out(_copy(tensor, root_rank, name, priority, **options), tensor)
 
 
 def broadcast_(
-    tensor: Any,
-    root_rank: int,
-    name: str | None = None,
-    priority: int = 0,
-    process_set: object = None,
-    *,
-    session: Session | None = None,
+    tensor: Any, root_rank: int, name: str | None = None, priority: int = 0, **options: Any
 ) -> Any:
     """Overwrite an array with the root's, and return it. See ``broadcast``; it has no gradient."""
-    begin(_copy(tensor, root_rank, name, priority, process_set, session), tensor)
+    begin(_copy(tensor, root_rank, name, priority, **options), tensor)
     return tensor
 
 
 def _reduction(
     tensor: Any,
     average: bool | None,
-    op: ReduceOp | None,
     name: str | None,
     priority: int,
-    scales: tuple[float, float],
-    process_set: object,
-    session: Session | None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: object = None,
+    op: ReduceOp | None = None,
+    session: Session | None = None,
 ) -> Call:
     refuse_process_set(process_set)
-    factors = (float(scales[0]), float(scales[1]))
-    return reduction_call(
-        partial(check, tensor), average, op, name, priority=priority, scales=factors, session=session
-    )
+    scales = (float(prescale_factor), float(postscale_factor))
+    checked = partial(check, tensor)
+    return reduction_call(checked, average, op, name, priority=priority, scales=scales, session=session)
 
 
 def _copy(
-    tensor: Any, root_rank: int, name: str | None, priority: int, process_set: object, session: Session | None
+    tensor: Any,
+    root_rank: int,
+    name: str | None,
+    priority: int,
+    process_set: object = None,
+    session: Session | None = None,
 ) -> Call:
     refuse_process_set(process_set)
     return replace(copy_call(partial(check, tensor), root_rank, name, session), priority=priority)

@@ -7,7 +7,6 @@ import functools
 import inspect
 import threading
 from collections.abc import Callable
-from queue import SimpleQueue
 from typing import Any, Final
 
 import mxnet as mx
@@ -15,6 +14,7 @@ import mxnet as mx
 from byteps import errors
 from byteps.adapters.calls import Call
 from byteps.adapters.current import current, is_initialized
+from byteps.adapters.later import Waiters
 from byteps.errors import BytePSError
 from byteps.mxnet.engine import Completion, Operation, address_of
 from byteps.mxnet.tensors import spec_of
@@ -32,8 +32,7 @@ class EngineRounds:
     """
 
     def __init__(self, session: Session) -> None:
-        self._session = session
-        self._waiters = _Waiters()
+        self._waiters = Waiters()
         self._tokens: dict[str, Any] = {}
         self._changed = threading.Condition()
         self._pending = 0
@@ -66,7 +65,7 @@ class EngineRounds:
     def _start(self, submit: Callable[[], Handle], caller: int, completion: Completion) -> None:
         try:
             handle = submit()
-        except Exception as error:  # raised by whoever reads the result
+        except BaseException as error:  # raised by whoever reads the result
             self._fail(completion, error)
             return
         if handle.poll() or threading.get_ident() == caller:  # MXNet's NaiveEngine knows no later
@@ -77,12 +76,12 @@ class EngineRounds:
     def _finish(self, handle: Handle, completion: Completion) -> None:
         try:
             handle.wait()
-        except Exception as error:  # raised by whoever reads the result
+        except BaseException as error:  # raised by whoever reads the result
             self._fail(completion, error)
         else:
             completion()
 
-    def _fail(self, completion: Completion, error: Exception) -> None:
+    def _fail(self, completion: Completion, error: BaseException) -> None:
         self._failed = True
         completion(error)
 
@@ -112,43 +111,13 @@ class EngineRounds:
                 mx.nd.waitall()  # or MXNet raises at the end of the process what nobody has read
 
 
-class _Waiters:
-    """Threads that wait for rounds: as many as there have been in flight, since any may be over first."""
-
-    def __init__(self) -> None:
-        self._work: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
-        self._lock = threading.Lock()
-        self._threads = self._idle = 0
-
-    def do(self, work: Callable[[], None]) -> None:
-        """Have a thread do it, a new one if none is idle."""
-        with self._lock:
-            starts = not self._idle
-            self._idle -= not starts
-            self._threads += starts
-        self._work.put(work)
-        if starts:  # nothing that waits for another rank may keep this process from ending
-            threading.Thread(target=self._serve, name="byteps-mxnet", daemon=True).start()
-
-    def _serve(self) -> None:
-        while (work := self._work.get()) is not None:
-            work()
-            with self._lock:
-                self._idle += 1
-
-    def close(self) -> None:
-        """End the threads."""
-        for _ in range(self._threads):
-            self._work.put(None)
+def begin(call: Call, array: Any) -> None:
+    """See ``EngineRounds.begin``."""
+    (_known(call.session) or EngineRounds(call.session)).begin(call, array)
 
 
 def _known(session: Session) -> EngineRounds | None:
     return next((each for each in list(session.unfinished) if isinstance(each, EngineRounds)), None)
-
-
-def begin(call: Call, array: Any) -> None:
-    """See ``EngineRounds.begin``."""
-    (_known(call.session) or EngineRounds(call.session)).begin(call, array)
 
 
 def make_errors_known() -> None:
