@@ -211,6 +211,21 @@ def test_what_cannot_work_is_refused(ranks: Ranks) -> None:
     ranks(1, work)
 
 
+def test_sparse_gradients_are_refused(ranks: Ranks) -> None:
+    def work(session: Session) -> None:
+        layer = mx.gluon.nn.Embedding(5, 2, sparse_grad=True)
+        layer.initialize()
+        trainer = bps.DistributedTrainer(layer.collect_params(), "sgd", session=session)
+        with mx.autograd.record():
+            loss = layer(mx.nd.array([1, 2])).sum()
+        loss.backward()
+        with pytest.raises(ValueError, match="sparse_grad=False"):
+            trainer.step(1)
+        session.barrier()
+
+    ranks(2, work)
+
+
 def test_one_process_for_each_device(ranks: Ranks) -> None:
     def work(session: Session) -> None:
         net = mx.gluon.nn.Dense(2, in_units=2)
