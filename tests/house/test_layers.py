@@ -33,7 +33,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("joining",),
     ("testing",),
     ("adapters",),
-    ("torch", "tensorflow", "jax"),
+    ("torch", "tensorflow", "mxnet", "jax"),
     ("keras",),
     ("launch",),
     ("doctor",),

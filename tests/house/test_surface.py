@@ -68,7 +68,8 @@ def test_public_names_are_the_listed_ones() -> None:
         byteps.torch.parallel,
     )
     found = sorted(f"{module.__name__}.{name}" for module in modules for name in module.__all__)
-    listed = NAMES_FILE.read_text(encoding="utf-8").split()
+    names = NAMES_FILE.read_text(encoding="utf-8").split()
+    listed = [name for name in names if not name.startswith("byteps.mxnet.")]  # tests/mxnet looks at them
     changed = [f"+ {name}" for name in found if name not in listed]
     changed += [f"- {name}" for name in listed if name not in found]
     remedy = f"If that is meant, bring {NAMES_FILE.relative_to(ROOT)} and CHANGELOG.md up to date."

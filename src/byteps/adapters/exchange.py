@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from byteps.adapters.arrays import buffer
+from byteps.adapters.current import current
 from byteps.adapters.objects import ObjectCodec
 from byteps.adapters.reductions import checked_root, wire_name
 from byteps.dtypes import DType, ReduceOp
@@ -120,3 +122,36 @@ class ObjectExchange:
         spec = TensorSpec(name, DType.INT64, sizes.shape, ReduceOp.SUM, ephemeral=True)
         self.session.submit(spec, buffer(sizes), buffer(sizes)).wait()
         return sizes
+
+
+def broadcast_object(
+    obj: object,
+    root_rank: int = 0,
+    name: str | None = None,
+    *,
+    allow_pickle: bool = False,
+    session: Session | None = None,
+) -> Any:
+    """Return the root's object, built of plain Python values and numpy arrays; others' are not looked at.
+
+    Args:
+        obj: The object.
+        root_rank: The rank whose object all get.
+        name: Identifies the call across ranks; by the order of calls if not given.
+        allow_pickle: Send the object pickled; the same on all ranks. Unpickling runs what the root says.
+        session: The session of ``init()`` if not given.
+
+    Raises:
+        TypeError, ValueError: The object cannot be sent, or the root is no rank; on all ranks.
+        NotInitialized: ``init()`` has not been called.
+    """
+    exchange = ObjectExchange(current() if session is None else session, ObjectCodec(), allow_pickle)
+    return exchange.broadcast(obj, root_rank, name)
+
+
+def allgather_object(
+    obj: object, name: str | None = None, *, allow_pickle: bool = False, session: Session | None = None
+) -> list[Any]:
+    """Return every rank's object on every rank, in the order of the ranks. See ``broadcast_object``."""
+    exchange = ObjectExchange(current() if session is None else session, ObjectCodec(), allow_pickle)
+    return exchange.allgather(obj, name)

@@ -2,7 +2,7 @@
 
 ``ops`` ``rounds``           trees of arrays, outside of ``jit`` and within; gradients flow through
 ``transform`` ``gradients``  training: an optax transformation; lists of gradients, for Keras's backend
-``parameters``               parameters, optimizer states and objects that become the root's
+``parameters``               parameters and optimizer states that become the root's
 ``trees`` ``compression``    what can be sent
 """
 
@@ -19,10 +19,11 @@ from byteps.adapters.basics import (
     shutdown,
     size,
 )
+from byteps.adapters.exchange import allgather_object, broadcast_object
 from byteps.adapters.reductions import Average, Max, Min, Product, Sum
 from byteps.jax.compression import Compression
 from byteps.jax.ops import allreduce, broadcast, push_pull
-from byteps.jax.parameters import allgather_object, broadcast_object, broadcast_parameters
+from byteps.jax.parameters import broadcast_parameters
 from byteps.jax.transform import push_pull_gradients
 
 __all__ = [

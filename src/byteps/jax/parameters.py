@@ -1,4 +1,4 @@
-"""Parameters, optimizer states and objects that become the root's, at the start of training."""
+"""Parameters and optimizer states that become the root's, at the start of training."""
 
 from __future__ import annotations
 
@@ -7,9 +7,6 @@ from typing import Any
 import jax
 import numpy as np
 
-from byteps.adapters.current import current
-from byteps.adapters.exchange import ObjectExchange
-from byteps.adapters.objects import ObjectCodec
 from byteps.adapters.variables import broadcast_arrays
 from byteps.dtypes import ReduceOp
 from byteps.jax.rounds import is_traced
@@ -53,36 +50,3 @@ def _like(leaf: Any, value: Any) -> Any:
     if isinstance(leaf, jax.Array):
         return jax.device_put(value, leaf.sharding)
     return value if isinstance(leaf, np.ndarray | np.generic) else value.item()
-
-
-def broadcast_object(
-    obj: object,
-    root_rank: int = 0,
-    name: str | None = None,
-    *,
-    allow_pickle: bool = False,
-    session: Session | None = None,
-) -> Any:
-    """Return the root's object, built of plain Python values and numpy arrays; others' are not looked at.
-
-    Args:
-        obj: The object.
-        root_rank: The rank whose object all get.
-        name: Identifies the call across ranks; by the order of calls if not given.
-        allow_pickle: Send the object pickled; the same on all ranks. Unpickling runs what the root says.
-        session: The session of ``init()`` if not given.
-
-    Raises:
-        TypeError, ValueError: The object cannot be sent, or the root is no rank; on all ranks.
-        NotInitialized: ``init()`` has not been called.
-    """
-    exchange = ObjectExchange(current() if session is None else session, ObjectCodec(), allow_pickle)
-    return exchange.broadcast(obj, root_rank, name)
-
-
-def allgather_object(
-    obj: object, name: str | None = None, *, allow_pickle: bool = False, session: Session | None = None
-) -> list[Any]:
-    """Return every rank's object on every rank, in the order of the ranks. See ``broadcast_object``."""
-    exchange = ObjectExchange(current() if session is None else session, ObjectCodec(), allow_pickle)
-    return exchange.allgather(obj, name)

@@ -1,0 +1,84 @@
+"""byteps for MXNet: ``import byteps.mxnet as bps``, or ``as hvd``.
+
+``engine`` ``rounds``     operations of MXNet's engine that end when a round is over
+``ops``                   arrays; gradients flow through
+``trainer`` ``optimizer`` ``gradients`` ``store``   training with Gluon, ``Module`` and KVStore
+``parameters`` ``tensors`` ``compression``          the root's parameters; what can be sent
+"""
+
+from __future__ import annotations
+
+import os
+
+from byteps.adapters.basics import (
+    barrier,
+    cross_rank,
+    cross_size,
+    get_pushpull_speed,
+    init,
+    is_homogeneous,
+    is_initialized,
+    local_rank,
+    local_size,
+    rank,
+    shutdown,
+    size,
+)
+from byteps.adapters.exchange import allgather_object, broadcast_object
+from byteps.adapters.reductions import Average, Max, Min, Product, Sum
+from byteps.mxnet.compression import Compression
+from byteps.mxnet.ops import (
+    allreduce,
+    allreduce_,
+    broadcast,
+    broadcast_,
+    byteps_declare_tensor,
+    byteps_push_pull,
+    grouped_allreduce,
+    grouped_allreduce_,
+    push_pull,
+)
+from byteps.mxnet.optimizer import DistributedOptimizer
+from byteps.mxnet.parameters import broadcast_parameters
+from byteps.mxnet.rounds import finish_rounds, make_errors_known
+from byteps.mxnet.store import BytePS as KVStore
+from byteps.mxnet.trainer import DistributedTrainer
+
+make_errors_known()
+os.register_at_fork(before=finish_rounds)
+
+__all__ = [
+    "Average",
+    "Compression",
+    "DistributedOptimizer",
+    "DistributedTrainer",
+    "KVStore",
+    "Max",
+    "Min",
+    "Product",
+    "Sum",
+    "allgather_object",
+    "allreduce",
+    "allreduce_",
+    "barrier",
+    "broadcast",
+    "broadcast_",
+    "broadcast_object",
+    "broadcast_parameters",
+    "byteps_declare_tensor",
+    "byteps_push_pull",
+    "cross_rank",
+    "cross_size",
+    "get_pushpull_speed",
+    "grouped_allreduce",
+    "grouped_allreduce_",
+    "init",
+    "is_homogeneous",
+    "is_initialized",
+    "local_rank",
+    "local_size",
+    "push_pull",
+    "rank",
+    "shutdown",
+    "size",
+]
