@@ -18,9 +18,8 @@ from typing import Any, Final
 import numpy as np
 import tensorflow as tf
 
-from byteps.adapters.arrays import Array, ArrayRound, GatherRound, Round, Rounds
+from byteps.adapters.arrays import Array, ArrayRound, Round, Rounds
 from byteps.adapters.calls import Call
-from byteps.adapters.process_sets import Group
 from byteps.adapters.rows import RowRound
 from byteps.dtypes import ReduceOp
 from byteps.tensorflow.tensors import array_of
@@ -51,19 +50,11 @@ def dense(call: Call, tensor: Any) -> Item:
 def sparse(call: Call, slices: Any) -> Item:
     """A round of ``IndexedSlices``; its results are values and indices, however many."""
     inputs = [slices.values, slices.indices]
-    return Item(partial(RowRound, call), inputs, [_rows_of(tensor) for tensor in inputs])
+    return Item(partial(RowRound, call), inputs, [rows_of(tensor) for tensor in inputs])
 
 
-def gathered(group: Group, named: tuple[str, bool], tensor: Any) -> Item:
-    """Rows of all ranks; the results are one tensor, and the number of rows from each rank (int64)."""
-
-    def begin(array: Array) -> GatherRound:
-        return GatherRound(group, named, [array])
-
-    return Item(begin, [tensor], [_rows_of(tensor), (tf.int64, tf.TensorShape([group.size]))])
-
-
-def _rows_of(tensor: Any) -> tuple[Any, Any]:
+def rows_of(tensor: Any) -> tuple[Any, Any]:
+    """Dtype and static shape of a tensor's rows, however many."""
     return tensor.dtype, tf.TensorShape([None]).concatenate(tensor.shape[1:])
 
 
@@ -97,6 +88,11 @@ def carry_out(items: Sequence[Item]) -> list[list[Any]]:
     return results
 
 
+def carry_out_one(item: Item) -> list[Any]:
+    """The results of one round; errors are those of ``carry_out``."""
+    return list(carry_out([item])[0])
+
+
 def _start(rounds: Rounds, item: Item) -> Any:
     @tf.autograph.experimental.do_not_convert
     def start(*arrays: Array) -> Any:
@@ -128,7 +124,9 @@ def graph_name(tensor: Any, op: ReduceOp, rows: bool = False) -> str | None:
     count.append(None)
     shape = [None, *tensor.shape[1:]] if rows else tensor.shape
     what = f"{op.name.lower()} of {tensor.dtype.name}{shape}"
-    return f"{getattr(graph, 'name', 'graph')}.{len(count)}.{tensor.op.name}, {what}"
+    # An eager tensor that the function captures is called by a number, which differs between ranks.
+    node = "captured" if tensor.op.name.isdigit() else tensor.op.name
+    return f"{getattr(graph, 'name', 'graph')}.{len(count)}.{node}, {what}"
 
 
 def looked_up(look_up: Callable[[], int]) -> Any:

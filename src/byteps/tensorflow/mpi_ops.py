@@ -1,0 +1,105 @@
+"""Collectives and queries under the module path that Horovod scripts import them from."""
+
+from __future__ import annotations
+
+from byteps.adapters.basics import (
+    barrier,
+    cross_rank,
+    cross_size,
+    get_pushpull_speed,
+    init,
+    is_homogeneous,
+    is_initialized,
+    join,
+    local_rank,
+    local_size,
+    rank,
+    shutdown,
+    size,
+)
+from byteps.adapters.builds import (
+    HorovodInternalError,
+    ccl_built,
+    cuda_built,
+    ddl_built,
+    gloo_built,
+    gloo_enabled,
+    mpi_built,
+    mpi_enabled,
+    mpi_threads_supported,
+    nccl_built,
+    rocm_built,
+)
+from byteps.adapters.process_sets import (
+    ProcessSet,
+    add_process_set,
+    global_process_set,
+    remove_process_set,
+)
+from byteps.adapters.reductions import Adasum, Average, Max, Min, Product, Sum
+from byteps.tensorflow.gathers import allgather, alltoall, grouped_allgather
+from byteps.tensorflow.grouped import grouped_allreduce
+from byteps.tensorflow.ops import (
+    allreduce,
+    broadcast,
+    local_rank_op,
+    local_size_op,
+    process_set_included_op,
+    push_pull,
+    rank_op,
+    size_op,
+)
+from byteps.tensorflow.scatters import grouped_reducescatter, reducescatter
+from byteps.tensorflow.variables import broadcast_
+
+__all__ = [
+    "Adasum",
+    "Average",
+    "HorovodInternalError",
+    "Max",
+    "Min",
+    "ProcessSet",
+    "Product",
+    "Sum",
+    "add_process_set",
+    "allgather",
+    "allreduce",
+    "alltoall",
+    "barrier",
+    "broadcast",
+    "broadcast_",
+    "ccl_built",
+    "cross_rank",
+    "cross_size",
+    "cuda_built",
+    "ddl_built",
+    "get_pushpull_speed",
+    "global_process_set",
+    "gloo_built",
+    "gloo_enabled",
+    "grouped_allgather",
+    "grouped_allreduce",
+    "grouped_reducescatter",
+    "init",
+    "is_homogeneous",
+    "is_initialized",
+    "join",
+    "local_rank",
+    "local_rank_op",
+    "local_size",
+    "local_size_op",
+    "mpi_built",
+    "mpi_enabled",
+    "mpi_threads_supported",
+    "nccl_built",
+    "process_set_included_op",
+    "push_pull",
+    "rank",
+    "rank_op",
+    "reducescatter",
+    "remove_process_set",
+    "rocm_built",
+    "shutdown",
+    "size",
+    "size_op",
+]
