@@ -47,7 +47,7 @@ def test_sync_batch_normalization_is_that_of_the_whole_batch(ranks: Ranks, shape
 
     for part, found in zip(bounds, ranks(3, train), strict=True):
         # Values near 100 keep four of float32's seven digits; one more is lost in the reference.
-        close: dict[str, float] = {"rtol": 1e-3, "atol": 1e-3}
+        close: dict[str, Any] = {"rtol": 1e-3, "atol": 1e-3}
         np.testing.assert_allclose(found[0], wanted[0][part], **close)
         np.testing.assert_allclose(found[1], wanted[1][part], **close)
         for one, other in zip(found[2:], wanted[2:], strict=True):

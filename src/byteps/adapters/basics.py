@@ -11,6 +11,7 @@ from byteps.communicator import Engine, Meeting
 from byteps.config import Config
 from byteps.errors import ConfigError
 from byteps.session import Session
+from byteps.trace import DYNAMIC, LaterTrace
 
 
 def init(
@@ -188,6 +189,46 @@ def join(device: int = -1, *, session: Session | None = None) -> int:
         PeerLeft: A rank has shut down without joining.
     """
     return (current.current() if session is None else session).join()
+
+
+def start_timeline(file_path: str, mark_cycles: bool = False, *, session: Session | None = None) -> None:
+    """Record a timeline from now on: ``run.json`` becomes ``run.rank0.json.gz`` on rank 0, for example.
+
+    Each rank that calls this records itself; servers do not take part. Needs ``timeline = DYNAMIC``, in the
+    environment ``BYTEPS_TIMELINE=DYNAMIC`` or ``HOROVOD_TIMELINE=DYNAMIC``.
+
+    Args:
+        file_path: Where to; the rank is added to the name.
+        mark_cycles: Accepted for Horovod scripts; there are no cycles.
+        session: The session of ``init()`` if not given.
+
+    Raises:
+        ValueError: The timeline is not ``DYNAMIC``, or one is recorded already.
+        OSError: The file cannot be written.
+        NotInitialized: ``init()`` has not been called.
+    """
+    session = current.current() if session is None else session
+    if session.config.timeline != DYNAMIC:
+        raise ValueError(
+            f"start_timeline: a timeline can be started only where BYTEPS_TIMELINE={DYNAMIC} is set, or "
+            f"init(timeline={DYNAMIC!r}) was called; here it is {session.config.timeline!r}"
+        )
+    if isinstance(session.trace, LaterTrace):  # a rank that is alone sends nothing, and has nothing to record
+        session.trace.begin(file_path)
+
+
+def stop_timeline(*, session: Session | None = None) -> None:
+    """End the timeline of ``start_timeline`` and write its file. Does nothing if none is recorded.
+
+    Args:
+        session: The session of ``init()`` if not given.
+
+    Raises:
+        NotInitialized: ``init()`` has not been called.
+    """
+    trace = (current.current() if session is None else session).trace
+    if isinstance(trace, LaterTrace):
+        trace.end()
 
 
 def get_pushpull_speed() -> tuple[int, float]:

@@ -18,6 +18,8 @@ from byteps.adapters.basics import (
     rank,
     shutdown,
     size,
+    start_timeline,
+    stop_timeline,
 )
 from byteps.adapters.reductions import Average, Max, Min, Product, Sum
 from byteps.jax.compression import Compression
@@ -48,4 +50,6 @@ __all__ = [
     "rank",
     "shutdown",
     "size",
+    "start_timeline",
+    "stop_timeline",
 ]

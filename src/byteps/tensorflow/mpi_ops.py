@@ -16,6 +16,8 @@ from byteps.adapters.basics import (
     rank,
     shutdown,
     size,
+    start_timeline,
+    stop_timeline,
 )
 from byteps.adapters.builds import (
     HorovodInternalError,
@@ -102,4 +104,6 @@ __all__ = [
     "shutdown",
     "size",
     "size_op",
+    "start_timeline",
+    "stop_timeline",
 ]

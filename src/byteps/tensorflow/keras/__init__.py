@@ -46,6 +46,8 @@ from byteps.keras import (
     rocm_built,
     shutdown,
     size,
+    start_timeline,
+    stop_timeline,
 )
 from byteps.tensorflow.keras import callbacks as callbacks
 
@@ -94,4 +96,6 @@ __all__ = [
     "rocm_built",
     "shutdown",
     "size",
+    "start_timeline",
+    "stop_timeline",
 ]
