@@ -138,11 +138,24 @@ class Rounds:
             self._rounds[number] = begun
         return number
 
-    def wait(self, number: int) -> list[Array]:
-        """The results of the round of that number, once."""
+    def wait_all(self, numbers: Sequence[int]) -> list[Array]:
+        """The results of the rounds of these numbers, once, one round's after the other's.
+
+        Raises:
+            BytePSError: What went wrong first; the other rounds are waited for all the same.
+        """
         with self._lock:
-            begun = self._rounds.pop(int(number))
-        return begun.wait()
+            begun = [self._rounds.pop(int(number)) for number in numbers]
+        results: list[list[Array]] = [[] for _ in begun]
+        failure: Exception | None = None
+        for place, one in enumerate(begun):
+            try:
+                results[place] = one.wait()
+            except Exception as error:
+                failure = failure or error
+        if failure is not None:
+            raise failure
+        return [result for found in results for result in found]
 
 
 def reduce_arrays(calls: Sequence[Call], arrays: Sequence[Array]) -> list[Array]:

@@ -23,6 +23,7 @@ from byteps.adapters.basics import (
 )
 from byteps.adapters.reductions import Average, Max, Min, Product, Sum
 from byteps.jax.compression import Compression
+from byteps.jax.cross_barrier import CrossBarrier
 from byteps.jax.ops import allreduce, broadcast, push_pull
 from byteps.jax.parameters import allgather_object, broadcast_object, broadcast_parameters
 from byteps.jax.transform import push_pull_gradients
@@ -30,6 +31,7 @@ from byteps.jax.transform import push_pull_gradients
 __all__ = [
     "Average",
     "Compression",
+    "CrossBarrier",
     "Max",
     "Min",
     "Product",

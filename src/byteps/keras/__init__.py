@@ -46,6 +46,7 @@ from byteps.adapters.process_sets import (
 from byteps.adapters.reductions import Average, Max, Min, Product, Sum
 from byteps.keras import callbacks as callbacks
 from byteps.keras.compression import Compression
+from byteps.keras.cross_barrier import CrossBarrier
 from byteps.keras.optimizer import DistributedOptimizer, PartialDistributedOptimizer, load_model
 from byteps.keras.values import (
     allgather,
@@ -59,6 +60,7 @@ from byteps.keras.values import (
 __all__ = [
     "Average",
     "Compression",
+    "CrossBarrier",
     "DistributedOptimizer",
     "HorovodInternalError",
     "Max",

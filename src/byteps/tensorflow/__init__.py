@@ -4,6 +4,7 @@
 ``gathers`` ``scatters``        rows that move between ranks; ``mpi_ops`` has all names
 ``rounds`` ``differentiable``   what these stand on
 ``tape`` ``optimizer``          training; both stand on ``gradients``; ``sync_batch_norm``
+``cross_barrier``               steps that do not wait (``single_updates``)
 ``variables``                   variables and objects that become the root's; ``functions`` has their names
 ``tensors`` ``compression``     tensors as arrays
 ``keras``                       the same as ``byteps.keras``
@@ -51,6 +52,7 @@ from byteps.adapters.process_sets import (
 )
 from byteps.adapters.reductions import Adasum, Average, Max, Min, Product, Sum
 from byteps.tensorflow.compression import Compression
+from byteps.tensorflow.cross_barrier import CrossBarrier
 from byteps.tensorflow.gathers import allgather, alltoall, grouped_allgather
 from byteps.tensorflow.grouped import grouped_allreduce
 from byteps.tensorflow.ops import (
@@ -81,6 +83,7 @@ __all__ = [
     "Average",
     "BroadcastGlobalVariablesHook",
     "Compression",
+    "CrossBarrier",
     "DistributedGradientTape",
     "DistributedOptimizer",
     "HorovodInternalError",

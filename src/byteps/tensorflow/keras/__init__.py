@@ -5,6 +5,7 @@ from __future__ import annotations
 from byteps.keras import (
     Average,
     Compression,
+    CrossBarrier,
     DistributedOptimizer,
     HorovodInternalError,
     Max,
@@ -54,6 +55,7 @@ from byteps.tensorflow.keras import callbacks as callbacks
 __all__ = [
     "Average",
     "Compression",
+    "CrossBarrier",
     "DistributedOptimizer",
     "HorovodInternalError",
     "Max",
