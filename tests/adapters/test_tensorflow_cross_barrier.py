@@ -221,14 +221,15 @@ def test_wrong_use_is_refused_with_the_reason() -> None:
             network.compile(crossing)
 
 
-def test_two_steps_without_an_update_between_them() -> None:
-    with cluster(2, force_distributed=True) as sessions:
-        variables = [tf.Variable([1.0])]
-        crossing = bps.CrossBarrier(optimizers.SGD(), variables, session=sessions[0])
+def test_two_steps_without_an_update_between_them(ranks: Ranks) -> None:
+    def work(session: Session) -> None:
+        crossing = bps.CrossBarrier(optimizers.SGD(), [tf.Variable([1.0])], session=session)
         step = tf.function(lambda: crossing.apply([tf.ones(1)]))
         step()
         with pytest.raises(tf.errors.OpError, match=r"not applied.*by update"):
             step()
+
+    ranks(2, work)
 
 
 @pytest.mark.parametrize("module", ["byteps.keras", "byteps.tensorflow.keras", "byteps.jax"])
