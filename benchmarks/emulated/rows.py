@@ -26,6 +26,8 @@ OF_LIMIT = 0.95
 # A step cannot be faster than the limit, but for the error of measuring.
 BELIEVABLE = 1.01
 OF_DDP, OF_DDP_ON = 1.02, {1: 0.92, 2: 0.92, 4: 0.92}
+# Of byteps's other adapters, over its own for torch.
+FRAMEWORKS, OF_TORCH = ("tensorflow", "jax"), 1.10
 # Of byteps over all-reduce, crossing the barrier.
 OF_RINGS_LIMIT, RINGS_OF_DDP_ON = 0.93, {1: 0.88, 2: 0.88, 4: 0.88}
 COLUMNS = (
@@ -50,6 +52,11 @@ def main(words: Sequence[str]) -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.emulated rows", description=__doc__)
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of tables")
     parser.add_argument("--rows", default="1,2,3,4,5,6,7,8", metavar="N,N", help="numbers of rows")
+    parser.add_argument(
+        "--framework",
+        choices=FRAMEWORKS,
+        help="plain training in this framework, beside torch's, and no more",
+    )
     parser.add_argument("--modes", default=",".join(MODES), help=f"of {', '.join(SYSTEMS)}")
     parser.add_argument(
         "--colocated", action="store_true", help="byteps also with its servers on the workers' hosts"
@@ -72,7 +79,9 @@ def main(words: Sequence[str]) -> None:
         for setting in settings:
             # Jobs of their own: tensors that an earlier model has left would make partitions larger.
             contest = Contest(cluster)
-            start(contest, arguments.modes.split(","), places)
+            framework = arguments.framework
+            modes = ["plain", framework] if framework else arguments.modes.split(",")
+            start(contest, modes, places)
             trials.append(contest.run(setting, arguments.turns, arguments.steps))
             contest.close()
     if arguments.plot:
@@ -127,6 +136,9 @@ def verdict(trial: Trial) -> list[Row]:
         if name == "plain":
             of_fifo = trial.fifo_s(name) / outcome.time_s()
             rows.append(Row(f"row {number}: {name}, FIFO bound / T", of_fifo, OF_LIMIT, least=True))
+        if name in FRAMEWORKS and "plain" in outcomes:
+            over = outcome.time_s() / outcomes["plain"].time_s()
+            rows.append(Row(f"row {number}: {name} / plain", over, OF_TORCH))
         if name == "allreduce-cross":
             rows.append(Row(f"row {number}: {name}, T*/T", of_limit, OF_RINGS_LIMIT, least=True))
             rows.append(Row(f"row {number}: gloo's own ring, share of the links' goodput", trial.ring))

@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,8 +16,8 @@ import torch
 import torch.distributed
 from torch import Tensor
 
-from benchmarks.emulated.model import LEARNING_RATE
-from benchmarks.emulated.profiles import SCALE
+from benchmarks.emulated.model import LEARNING_RATE, EmulatedModel
+from benchmarks.emulated.profiles import SCALE, Layer
 from benchmarks.peers.answers import wait_until
 
 # What DistributedDataParallel takes by default, at the emulation's scale.
@@ -40,6 +40,25 @@ class Training:
     step: Callable[[], object]
     drain: Callable[[], object] = lambda: None
 
+    def once(self) -> None:
+        """Take one step."""
+        self.zero_grad()
+        self.forward().backward()
+        self.step()
+
+
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """The same for a framework whose step is one function.
+
+    Args:
+        once: Takes one step.
+        drain: Waits for what a step has left in flight.
+    """
+
+    once: Callable[[], object]
+    drain: Callable[[], object] = lambda: None
+
 
 @dataclass(frozen=True, slots=True)
 class System:
@@ -49,14 +68,18 @@ class System:
         start: Joins the job, given rank and size.
         wrap: Makes a training of a model.
         stop: Leaves the job.
+        model: Makes the model of a rank, given its layers.
+        alone: Makes a training of a model without communication; torch's if None.
     """
 
     start: Callable[[int, int], object]
-    wrap: Callable[[torch.nn.Module], Training]
+    wrap: Callable[[Any], Training | Steps]
     stop: Callable[[], object]
+    model: Callable[[int, Sequence[Layer]], Any] = EmulatedModel
+    alone: Callable[[Any], Training | Steps] | None = None
 
 
-def take_steps(training: Training, steps: int, begin: float) -> list[float]:
+def take_steps(training: Training | Steps, steps: int, begin: float) -> list[float]:
     """Train for some steps, beginning at a moment of the monotonic clock.
 
     Returns:
@@ -66,9 +89,7 @@ def take_steps(training: Training, steps: int, begin: float) -> list[float]:
     wait_until(begin)
     moments = [time.monotonic()]
     for _ in range(steps):
-        training.zero_grad()
-        training.forward().backward()
-        training.step()
+        training.once()
         moments.append(time.monotonic())
     training.drain()
     return moments
@@ -138,6 +159,29 @@ def _of_byteps(wrap: Callable[[torch.nn.Module], Training]) -> System:
     return System(lambda rank, size: _byteps().init(), wrap, lambda: _byteps().shutdown())
 
 
+def _of_framework(name: str, wrap: str = "plain") -> System:
+    """Byteps in another framework; the framework is imported when it is used."""
+
+    def module() -> Any:
+        return importlib.import_module(f"benchmarks.emulated.in_{name}")
+
+    def model(rank: int, layers: Sequence[Layer]) -> Any:
+        found = module()
+        return (found.TensorFlowModel if name == "tensorflow" else found.JaxModel)(rank, layers)
+
+    def wrapped(model: Any) -> Steps:
+        found = getattr(module(), wrap)(model)
+        return Steps(*found) if isinstance(found, tuple) else Steps(found)
+
+    def start(rank: int, size: int) -> None:
+        importlib.import_module(f"byteps.{name}").init()
+
+    def stop() -> None:
+        importlib.import_module(f"byteps.{name}").shutdown()
+
+    return System(start, wrapped, stop, model, lambda model: Steps(module().alone(model)))
+
+
 def _of_horovod() -> Any:
     return importlib.import_module("horovod.torch")
 
@@ -145,6 +189,9 @@ def _of_horovod() -> Any:
 SYSTEMS: Mapping[str, System] = {
     "cross": _of_byteps(cross),
     "plain": _of_byteps(plain),
+    "tensorflow": _of_framework("tensorflow"),
+    "tensorflow-cross": _of_framework("tensorflow", "cross"),
+    "jax": _of_framework("jax"),
     "allreduce-cross": _of_byteps(cross),
     "allreduce": _of_byteps(plain),
     "push-pull": _of_byteps(_by_hand("push_pull")),

@@ -14,9 +14,9 @@ from typing import Any
 
 import torch
 
-from benchmarks.emulated.model import EmulatedModel, expected
+from benchmarks.emulated.model import expected
 from benchmarks.emulated.profiles import Layer, layers
-from benchmarks.emulated.systems import SYSTEMS, System, Training, alone, take_steps
+from benchmarks.emulated.systems import SYSTEMS, Steps, System, Training, alone, take_steps
 from benchmarks.peers.answers import answer_requests
 
 INTERFACE = "eth0"
@@ -34,8 +34,8 @@ class Worker:
         self._system = system
         self._rank, self._size = rank, size
         self._layers: list[Layer] = []
-        self._model = EmulatedModel(rank, [])
-        self._training: Training | None = None
+        self._model: Any = None
+        self._training: Training | Steps | None = None
         self._steps = 0
 
     def handle(self, request: dict[str, Any]) -> object:
@@ -53,14 +53,15 @@ class Worker:
         """Begin the training of a model; answers with the bytes of its gradients."""
         self._layers = layers(profile, compute_s)
         self._training = None
-        self._model = EmulatedModel(self._rank, self._layers)
+        self._model = self._system.model(self._rank, self._layers)
         self._training = self._system.wrap(self._model)
         self._steps = 0
         return sum(layer.nbytes for layer in self._layers)
 
     def compute(self, steps: int, begin: float) -> list[float]:
         """Steps of the model without communication."""
-        return take_steps(alone(EmulatedModel(self._rank, self._layers)), steps, begin)
+        without = (self._system.alone or alone)(self._system.model(self._rank, self._layers))
+        return take_steps(without, steps, begin)
 
     def train(self, steps: int, begin: float) -> list[float]:
         """Steps of the training."""

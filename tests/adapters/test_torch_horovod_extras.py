@@ -141,6 +141,21 @@ def test_sync_batch_norm_is_that_of_the_whole_batch(
         torch.testing.assert_close(weight, wanted[2], rtol=1e-3, atol=1e-3)
 
 
+def test_sync_batch_norm_of_half_precision_keeps_the_digits_of_its_parameters(ranks: Ranks) -> None:
+    """Batches in bfloat16, weight and bias in float32, as under autocast."""
+
+    def train(session: Session) -> Tensor:
+        layer = bps.SyncBatchNorm(2, session=session)
+        factors = torch.full((3, 2), 1.0078125, dtype=torch.bfloat16)  # three of them are no bfloat16
+        (layer(torch.randn(3, 2).to(torch.bfloat16)) * factors).sum().backward()
+        assert layer.bias.grad is not None
+        assert layer.bias.grad.dtype == torch.float32
+        return layer.bias.grad
+
+    for gradient in ranks(2, train):
+        assert gradient.tolist() == [3 * 1.0078125] * 2
+
+
 def test_sync_batch_norm_wants_its_channels(ranks: Ranks) -> None:
     def run(session: Session) -> None:
         layer = bps.SyncBatchNorm(3, session=session)

@@ -133,6 +133,33 @@ def loaded_models(model: Any) -> None:
     assert all(np.array_equal(*pair) for pair in zip(weights, model.get_weights(), strict=True))
 
 
+def values_sets_and_local_layers() -> None:
+    rank = bps.rank()
+    assert bps.allgather(np.full(rank + 1, rank)).tolist() == [0, 1, 1]
+    assert bps.allgather(rank).tolist() == [0, 1]
+    assert bps.reducescatter(np.arange(4.0), op=bps.Sum).tolist() == [[0, 2], [4, 6]][rank]
+
+    def stepped(wrapped: Any, layer: Any) -> float:
+        """The layer's one weight after a step from 0 on a gradient of 1 for rank 0 and 2 for rank 1."""
+        gradient = keras.ops.convert_to_tensor(np.full((1, 1), rank + 1.0, np.float32))
+        wrapped.apply([gradient], [layer.kernel])
+        return float(layer.kernel.numpy().item())
+
+    def layer() -> Any:
+        made = keras.layers.Dense(1, use_bias=False, kernel_initializer="zeros")
+        made.build((None, 1))
+        return made
+
+    sgd, only = keras.optimizers.SGD, bps.add_process_set([1])
+    alone = stepped(bps.DistributedOptimizer(sgd(1.0), process_set=only), layer())
+    assert alone == -(rank + 1)
+    shared, own = layer(), layer()
+    partial = bps.PartialDistributedOptimizer(sgd(1.0), local_layers=own, op=bps.Sum)
+    partial.build([shared.kernel, own.kernel])
+    assert stepped(partial, shared) == -3
+    assert stepped(partial, own) == -(rank + 1) / 2
+
+
 def errors() -> None:
     unbuilt = keras.Sequential().variables
     expect(ValueError, "model.build(input_shape)", lambda: bps.broadcast_variables(unbuilt, 0))
@@ -164,7 +191,12 @@ def expect(kind: type[Exception], words: str, call: Any) -> None:
 
 if __name__ == "__main__":
     bps.init()
-    for work in (training_equals_one_process, callbacks_and_checkpoints, errors):
+    for work in (
+        training_equals_one_process,
+        callbacks_and_checkpoints,
+        values_sets_and_local_layers,
+        errors,
+    ):
         work()
         print(work.__name__, flush=True)
     bps.shutdown()

@@ -30,6 +30,17 @@ def test_a_script_for_horovod_runs_as_it_is(workers: int) -> None:
     assert float(found[1]) > 0.85
 
 
+@pytest.mark.timeout(150)
+@pytest.mark.parametrize("workers", [1, 2, 3])
+def test_scripts_for_tensorflow_and_keras_run_as_they_are(workers: int) -> None:
+    job = run_byteps("run", "-np", str(workers), "--as-horovod", str(HERE / "horovod_tensorflow.py"))
+    code, output, errors = job.finish(140.0)
+    assert code == 0, errors
+    found = re.findall(r"(train_\w+) (\S+)", output)
+    assert [name for name, _ in found] == ["train_with_a_tape", "train_by_fit"], output
+    assert all(float(accuracy) > 0.85 for _, accuracy in found), output
+
+
 MODULES = """
 from byteps.compat import horovod
 horovod.install()

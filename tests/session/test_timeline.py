@@ -7,11 +7,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
+from byteps.adapters.basics import start_timeline, stop_timeline
 from byteps.dtypes import CELL_BYTES
 from byteps.session import Session
 from byteps.testing import run_ranks
+from byteps.trace.history import read_history
 from byteps.trace.merging import merge
+from byteps.trace.reading import read_timeline
+from byteps.trace.summary import summarise
 from tests.unit.timelines import described, load, of
 
 from .arrays import exchange, job, spec, start
@@ -110,3 +115,40 @@ def test_collectives_of_an_all_reduce_job_are_in_it(tmp_path: Path) -> None:
         collectives = of(load(file), cat="collective")
         assert {one["args"]["tensor"] for one in collectives} == {*LENGTHS, "uneven"}
         assert len(collectives) >= ROUNDS * len(LENGTHS) + 1
+
+
+def test_a_program_starts_and_stops_timelines(tmp_path: Path) -> None:
+    """Each has what happened while it was recorded, under names that were declared before."""
+
+    def work(session: Session) -> None:
+        _train(session)
+        for number in range(2):
+            start_timeline(str(tmp_path / f"t{number}.json"), session=session)
+            with pytest.raises(ValueError, match="recorded already"):
+                start_timeline(str(tmp_path / "other.json"), session=session)
+            for _ in range(1 + number):
+                _train(session)
+            stop_timeline(session=session)
+            stop_timeline(session=session)
+            _train(session)
+        blocked = tmp_path / f"file{session.rank}"
+        blocked.touch()
+        with pytest.raises(OSError, match="exists"):
+            start_timeline(str(blocked / "t.json"), session=session)
+
+    with job(2, 1, timeline="DYNAMIC") as sessions:
+        run_ranks(sessions, work)
+    for number in range(2):
+        files = [tmp_path / f"t{number}.rank{rank}.json.gz" for rank in range(2)]
+        for file in files:
+            rounds = [one["args"]["round"] for one in of(load(file), ph="b", name="small")]
+            first = ROUNDS * (1 + 2 * number) + 1
+            assert rounds == list(range(first, first + ROUNDS * (1 + number)))
+        summary = summarise(read_history([read_timeline(file) for file in files]))
+        assert {tensor.name for tensor in summary.tensors} == {*LENGTHS, "uneven"}
+    assert len(list(tmp_path.iterdir())) == 4 + 2
+
+
+def test_a_timeline_is_started_only_where_that_was_said_before(tmp_path: Path) -> None:
+    with job(1) as sessions, pytest.raises(ValueError, match="BYTEPS_TIMELINE=DYNAMIC"):
+        start_timeline(str(tmp_path / "t.json"), session=sessions[0])

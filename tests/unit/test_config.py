@@ -266,10 +266,10 @@ def test_bytepss_trace_is_a_timeline_of_some_steps() -> None:
         resolve(environ={**on, "BYTEPS_TRACE_END_STEP": "5"})
 
 
-def test_a_timeline_that_horovod_would_start_later_is_warned_about() -> None:
+def test_a_timeline_that_is_to_be_started_later() -> None:
     resolved = resolve(environ={"HOROVOD_TIMELINE": "DYNAMIC"})
-    assert resolved.config.timeline == ""
-    assert "HOROVOD_TIMELINE" in resolved.warnings[0]
+    assert resolved.config.timeline == "DYNAMIC"
+    assert not resolved.warnings
 
 
 def test_names_without_meaning_are_named_once() -> None:

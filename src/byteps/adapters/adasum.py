@@ -15,14 +15,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from byteps.adapters.arrays import buffer
+from byteps.adapters.arrays import buffer, maker
 from byteps.adapters.blocks import Block
 from byteps.adapters.gathering import allgather, alltoall
-from byteps.adapters.process_sets import Group, sum_small
+from byteps.adapters.process_sets import Group, ProcessSet, group_of, sum_small
 from byteps.adapters.scattering import shares
 from byteps.dtypes import DType
 from byteps.errors import DeclarationError
-from byteps.session import Buffer
+from byteps.session import Session
 
 _DTYPES = {np.dtype(np.float64): DType.FLOAT64, np.dtype(np.float32): DType.FLOAT32}
 
@@ -48,7 +48,7 @@ def adasum(group: Group, named: tuple[str, bool], values: NDArray[Any]) -> Calla
     flat = values.reshape(-1)
     counts = shares(flat.size, group.size)
     block = Block(_DTYPES[values.dtype], (flat.size,), buffer(flat))
-    exchanged = alltoall(group, (f"{name}.shares", once), block, counts, _maker(values.dtype))
+    exchanged = alltoall(group, (f"{name}.shares", once), block, counts, maker(values))
 
     def finish() -> NDArray[Any]:
         received, got = exchanged()
@@ -60,10 +60,30 @@ def adasum(group: Group, named: tuple[str, bool], values: NDArray[Any]) -> Calla
         _check_sizes(name, group, facts[-1])
         own = (weights(facts[:-1]) @ vectors).astype(values.dtype)
         part = Block(block.dtype, own.shape, buffer(own))
-        ((result, _),) = allgather(group, (f"{name}.result", once), [part], [_maker(values.dtype)])()
+        ((result, _),) = allgather(group, (f"{name}.result", once), [part], [maker(values)])()
         return result.reshape(values.shape)
 
     return finish
+
+
+def adasum_group(
+    name: str | None,
+    scales: tuple[float, float],
+    process_set: ProcessSet | None,
+    session: Session | None,
+) -> tuple[Group, tuple[str, bool]]:
+    """The ranks, and the name on the wire (and whether it is used only once), that a call's arguments mean.
+
+    Raises:
+        ValueError: Factors are given.
+        NotImplementedError: A process set is given.
+    """
+    if scales != (1.0, 1.0):
+        raise ValueError("Adasum takes no prescale_factor= or postscale_factor=")
+    group = group_of(process_set, session)
+    if group.number:
+        raise NotImplementedError("Adasum is for all ranks: it takes no process set")
+    return group, group.name("adasum", name)
 
 
 def _check_sizes(name: str, group: Group, sizes: NDArray[np.float64]) -> None:
@@ -96,11 +116,3 @@ def _combined(
     sizes = [each @ products @ each for each in (one, other)]
     factors = [1 - between / (2 * size) if size > 0 else 1.0 for size in sizes]
     return np.asarray(factors[0] * one + factors[1] * other)
-
-
-def _maker(dtype: np.dtype[Any]) -> Callable[[tuple[int, ...]], tuple[NDArray[Any], Buffer]]:
-    def make(shape: tuple[int, ...]) -> tuple[NDArray[Any], Buffer]:
-        made = np.empty(shape, dtype)
-        return made, buffer(made)
-
-    return make

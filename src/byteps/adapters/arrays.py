@@ -53,6 +53,9 @@ class Round(Protocol):
 class ArrayRound:
     """One round of one array, out of place: the contribution is not changed, the result is a new array.
 
+    Attributes:
+        result: The new array, once the round is over.
+
     Raises:
         ValueError: The dtype cannot be sent.
         DeclarationError: The name stands for another shape, dtype or op.
@@ -62,15 +65,15 @@ class ArrayRound:
         spec = call.spec(element_type(array.dtype.name, call.name), array.shape)
         contribution = np.ascontiguousarray(array) if call.sends else None
         is_root = call.root == call.session.rank
-        self._result = np.array(array) if is_root else np.empty(array.shape, array.dtype)
+        self.result = np.array(array) if is_root else np.empty(array.shape, array.dtype)
         source = None if contribution is None else buffer(contribution)
-        target = None if is_root else buffer(self._result)
+        target = None if is_root else buffer(self.result)
         self._handle = call.session.submit(spec, source, target, priority=call.priority)
 
     def wait(self) -> list[Array]:
         """See ``Round``; the one result."""
         self._handle.wait()
-        return [self._result]
+        return [self.result]
 
 
 class GatherRound:
@@ -86,18 +89,28 @@ class GatherRound:
     """
 
     def __init__(self, group: Group, named: tuple[str, bool], arrays: Sequence[Array]) -> None:
-        own = [np.ascontiguousarray(array) for array in arrays]
-        blocks = [Block(element_type(a.dtype.name, named[0]), a.shape, buffer(a)) for a in own]
-        self._later = InBackground(gathering.allgather(group, named, blocks, [maker(array) for array in own]))
+        blocks, makers = as_blocks(named[0], arrays)
+        self._later = InBackground(gathering.allgather(group, named, blocks, makers))
 
     def results(self) -> list[tuple[Array, list[int]]]:
         """Each joined array, and the number of rows from each rank. Errors are those of ``Round``."""
         return self._later.wait()
 
     def wait(self) -> list[Array]:
-        """See ``Round``; the first joined array and its numbers of rows."""
-        (joined, counts), *_ = self.results()
-        return [joined, np.array(counts, np.int64)]
+        """See ``Round``; each joined array, then each one's numbers of rows."""
+        found = self.results()
+        return [joined for joined, _ in found] + [np.array(counts, np.int64) for _, counts in found]
+
+
+def as_blocks(name: str, arrays: Sequence[Array]) -> tuple[list[Block], list[Make[Array]]]:
+    """Arrays as blocks of memory, and what makes results of their dtypes.
+
+    Raises:
+        ValueError: A dtype cannot be sent.
+    """
+    own = [np.ascontiguousarray(array) for array in arrays]
+    blocks = [Block(element_type(a.dtype.name, name), a.shape, buffer(a)) for a in own]
+    return blocks, [maker(array) for array in own]
 
 
 def maker(like: Array) -> Make[Array]:
@@ -125,11 +138,24 @@ class Rounds:
             self._rounds[number] = begun
         return number
 
-    def wait(self, number: int) -> list[Array]:
-        """The results of the round of that number, once."""
+    def wait_all(self, numbers: Sequence[int]) -> list[Array]:
+        """The results of the rounds of these numbers, once, one round's after the other's.
+
+        Raises:
+            BytePSError: What went wrong first; the other rounds are waited for all the same.
+        """
         with self._lock:
-            begun = self._rounds.pop(int(number))
-        return begun.wait()
+            begun = [self._rounds.pop(int(number)) for number in numbers]
+        results: list[list[Array]] = [[] for _ in begun]
+        failure: Exception | None = None
+        for place, one in enumerate(begun):
+            try:
+                results[place] = one.wait()
+            except Exception as error:
+                failure = failure or error
+        if failure is not None:
+            raise failure
+        return [result for found in results for result in found]
 
 
 def reduce_arrays(calls: Sequence[Call], arrays: Sequence[Array]) -> list[Array]:

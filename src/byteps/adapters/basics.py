@@ -2,24 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NoReturn
 
 from byteps.adapters import current
-from byteps.adapters.process_sets import ProcessSet, group_of, wait_for_members
-from byteps.communicator import Meeting
+from byteps.adapters.process_sets import ProcessSet, add_process_set, group_of, wait_for_members
+from byteps.communicator import Engine, Meeting
 from byteps.config import Config
 from byteps.errors import ConfigError
 from byteps.session import Session
+from byteps.trace import DYNAMIC, LaterTrace
 
 
-def init(*, comm: object = None, process_sets: object = None, **settings: object) -> None:
+def init(
+    *,
+    comm: object = None,
+    process_sets: Sequence[ProcessSet] | str | None = None,
+    **settings: object,
+) -> None:
     """Join the job. Does nothing if this process has joined already.
 
     Start the job by ``byteps run``, or set a coordinator; a process that is told of none is alone.
 
     Args:
-        comm, process_sets: Accepted for Horovod scripts, which may pass ``None``: all ranks take part.
+        comm: Accepted for Horovod scripts, which may pass ``None``: all ranks take part.
+        process_sets: Process sets to register, the same on all ranks; "dynamic" means nothing, as sets can
+            always be added later.
         settings: Fields of ``byteps.config.Config`` by name, for example ``partition_bytes=1 << 20``. What is
             not given comes from the environment, ``byteps.toml`` or the defaults.
 
@@ -27,10 +35,33 @@ def init(*, comm: object = None, process_sets: object = None, **settings: object
         ConfigError: A setting cannot work; torchrun and ``communicator = allreduce`` need ``byteps.torch``.
         JoinError: The job refused this process, or was not complete in time.
         HandshakeError: The coordinator belongs to another job, or tokens differ.
-        ValueError: ``comm`` or ``process_sets`` is given.
+        ValueError: ``comm`` is given, or a process set cannot be; see ``add_process_set``.
     """
-    check_all_ranks(comm, process_sets)
-    current.init(_no_torchrun, _no_engine, **settings)
+    begin(_no_torchrun, _no_engine, comm, process_sets, settings)
+
+
+def begin(
+    discover: current.Discover,
+    engine: Engine,
+    comm: object,
+    process_sets: Sequence[ProcessSet] | str | None,
+    settings: dict[str, object],
+) -> None:
+    """``init`` for an adapter that finds the job, or makes collectives, in its own way.
+
+    Args:
+        discover, engine: See ``current.init``.
+        comm, process_sets, settings: See ``init``.
+    """
+    wanted = [] if process_sets is None or process_sets == "dynamic" else list(process_sets)
+    if not all(isinstance(one, ProcessSet) for one in wanted):
+        raise ValueError(f'process_sets= must be a list of ProcessSet or "dynamic", not {process_sets!r}')
+    if comm is not None:
+        raise ValueError("init() cannot choose ranks by comm=; start only those that take part")
+    session = current.init(discover, engine, **settings)
+    for one in wanted:
+        if isinstance(one, ProcessSet) and one.process_set_id is None:  # init() may have been called before
+            add_process_set(one, session=session)
 
 
 def _no_torchrun(config: Config) -> tuple[Config, Callable[[], None]]:
@@ -47,14 +78,6 @@ def _no_engine(meeting: Meeting) -> NoReturn:
         "communicator = allreduce works on torch.distributed and needs byteps.torch: start servers instead "
         "(byteps run --servers N)"
     )
-
-
-def check_all_ranks(comm: object, process_sets: object) -> None:
-    """Raise ValueError if ``init()`` is to choose ranks."""
-    if comm is not None or process_sets is not None:
-        raise ValueError(
-            "init() cannot choose ranks by comm= or process_sets=; start only those that take part"
-        )
 
 
 def shutdown() -> None:
@@ -166,6 +189,46 @@ def join(device: int = -1, *, session: Session | None = None) -> int:
         PeerLeft: A rank has shut down without joining.
     """
     return (current.current() if session is None else session).join()
+
+
+def start_timeline(file_path: str, mark_cycles: bool = False, *, session: Session | None = None) -> None:
+    """Record a timeline from now on: ``run.json`` becomes ``run.rank0.json.gz`` on rank 0, for example.
+
+    Each rank that calls this records itself; servers do not take part. Needs ``timeline = DYNAMIC``, in the
+    environment ``BYTEPS_TIMELINE=DYNAMIC`` or ``HOROVOD_TIMELINE=DYNAMIC``.
+
+    Args:
+        file_path: Where to; the rank is added to the name.
+        mark_cycles: Accepted for Horovod scripts; there are no cycles.
+        session: The session of ``init()`` if not given.
+
+    Raises:
+        ValueError: The timeline is not ``DYNAMIC``, or one is recorded already.
+        OSError: The file cannot be written.
+        NotInitialized: ``init()`` has not been called.
+    """
+    session = current.current() if session is None else session
+    if session.config.timeline != DYNAMIC:
+        raise ValueError(
+            f"start_timeline: a timeline can be started only where BYTEPS_TIMELINE={DYNAMIC} is set, or "
+            f"init(timeline={DYNAMIC!r}) was called; here it is {session.config.timeline!r}"
+        )
+    if isinstance(session.trace, LaterTrace):  # a rank that is alone sends nothing, and has nothing to record
+        session.trace.begin(file_path)
+
+
+def stop_timeline(*, session: Session | None = None) -> None:
+    """End the timeline of ``start_timeline`` and write its file. Does nothing if none is recorded.
+
+    Args:
+        session: The session of ``init()`` if not given.
+
+    Raises:
+        NotInitialized: ``init()`` has not been called.
+    """
+    trace = (current.current() if session is None else session).trace
+    if isinstance(trace, LaterTrace):
+        trace.end()
 
 
 def get_pushpull_speed() -> tuple[int, float]:

@@ -8,8 +8,9 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from byteps.adapters.process_sets import ProcessSet, group_of
-from byteps.adapters.reductions import Average, Operator, Sum, checked_root, resolve_op
+from byteps.adapters.blocks import describe
+from byteps.adapters.process_sets import Group, ProcessSet, group_of
+from byteps.adapters.reductions import Average, Operator, check_gradient, checked_root, resolve_op
 from byteps.dtypes import DType, ReduceOp
 from byteps.session import Session
 from byteps.wire import TensorSpec
@@ -52,6 +53,13 @@ class Call:
         """Whether this rank contributes."""
         return self.root in (-1, self.session.rank)
 
+    @property
+    def group(self) -> Group:
+        """The ranks that take part."""
+        if self.members:
+            return Group(self.session, self.members, self.session.process_sets.index(self.members))
+        return group_of(None, self.session)
+
     def spec(self, dtype: DType, shape: Sequence[int]) -> TensorSpec:
         """What this rank declares. Raises ValueError if the dtype has no average."""
         spec = tensor_spec(self.name, dtype, shape, self.op, self.scales, self.root, self.ephemeral)
@@ -66,11 +74,8 @@ class Call:
         Raises:
             ValueError: The operator has no gradient.
         """
-        if self.op not in (Average, Sum, ReduceOp.COPY):
-            raise ValueError(
-                f"{self.name}: {self.op.name.title()} has no gradient here. Stop it before the "
-                "call: detach(), tf.stop_gradient or jax.lax.stop_gradient"
-            )
+        if self.op is not ReduceOp.COPY:
+            check_gradient(self.name, self.op)
         op = Average if self.op is ReduceOp.COPY else self.op
         return replace(self, name=f"{self.name}.gradient", op=op, root=-1)
 
@@ -150,3 +155,31 @@ def copy_call(
     return Call(
         group.session, full_name, ReduceOp.COPY, root=root, ephemeral=ephemeral, members=group.members
     )
+
+
+def calls_together(
+    group: Group,
+    named: tuple[str, bool],
+    op: ReduceOp,
+    scales: tuple[float, float],
+    tensors: Sequence[tuple[DType, Sequence[int]]],
+) -> list[Call]:
+    """One round for each tensor of a group that is reduced as a whole or not at all: see ``later.begin_all``.
+
+    Args:
+        group: The ranks.
+        named: Name of the group on the wire, and whether it is used only once.
+        op, scales: As for ``Call``.
+        tensors: Dtype and shape of each.
+    """
+    context = f"of a group of {len(tensors)}: {describe(tensors)}"
+    call = Call(
+        group.session,
+        named[0],
+        op,
+        scales,
+        ephemeral=named[1],
+        members=group.members,
+        context=context,
+    )
+    return [replace(call, name=f"{named[0]}.{position}") for position in range(len(tensors))]

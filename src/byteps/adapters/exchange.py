@@ -25,7 +25,7 @@ class ObjectExchange:
         session: Where to send.
         codec: Makes bytes of objects.
         allow_pickle: Send what msgpack cannot, and accept it; must be the same on all ranks.
-        members: The ranks that take part in a broadcast; all if empty.
+        members: The ranks that take part; all if empty.
     """
 
     session: Session
@@ -51,8 +51,7 @@ class ObjectExchange:
         root = checked_root(self.session, root_rank)
         if self.members and root not in self.members:
             raise ValueError(f"root_rank={root} is not in the process set of ranks {list(self.members)}")
-        scope = "".join(f"{rank}." for rank in self.members)
-        label, _ = wire_name(self.session, f"{scope}broadcast_object", name)
+        label = self._label("broadcast_object", name)
         if self.session.rank == root:
             payload, error = self._encode(value)
             self._copy(f"{label}.size", np.array([len(payload)], np.int64), root).wait()
@@ -74,24 +73,29 @@ class ObjectExchange:
             name: Identifies the call across ranks; by the order of the calls if not given.
 
         Returns:
-            The objects by rank; this rank's own is ``value`` itself.
+            The objects in the order of the ranks; this rank's own is ``value`` itself.
 
         Raises:
             TypeError: This rank's object cannot be sent.
             ValueError: Another rank's object cannot be sent.
         """
-        label, _ = wire_name(self.session, "allgather_object", name)
+        label = self._label("allgather_object", name)
+        own, ranks = self.session.rank, self.members or tuple(range(self.session.size))
         payload, error = self._encode(value)
         sizes = self._gather_sizes(f"{label}.sizes", len(payload))
-        parts = [np.empty(int(length), np.uint8) for length in sizes]
-        parts[self.session.rank] = np.frombuffer(payload, np.uint8)
-        handles = [self._copy(f"{label}.bytes.{rank}", part, rank) for rank, part in enumerate(parts)]
+        parts = {rank: np.empty(int(sizes[rank]), np.uint8) for rank in ranks}
+        parts[own] = np.frombuffer(payload, np.uint8)
+        handles = [self._copy(f"{label}.bytes.{rank}", part, rank) for rank, part in parts.items()]
         for handle in handles:
             handle.wait()
         if error is not None:
             raise error
-        own = self.session.rank
-        return [value if rank == own else self._decode_from(rank, part) for rank, part in enumerate(parts)]
+        return [value if rank == own else self._decode_from(rank, part) for rank, part in parts.items()]
+
+    def _label(self, kind: str, name: str | None) -> str:
+        """The call's name on the wire. Sets have names of their own: one may be in use in several sets."""
+        scope = "".join(f"{rank}." for rank in self.members)
+        return wire_name(self.session, f"{scope}{kind}", name)[0]
 
     def _encode(self, value: object) -> tuple[bytes, Exception | None]:
         """Bytes to send in any case: what cannot be sent must not leave the other ranks waiting."""
@@ -119,7 +123,7 @@ class ObjectExchange:
     def _gather_sizes(self, name: str, own: int) -> NDArray[np.int64]:
         sizes = np.zeros(self.session.size, np.int64)
         sizes[self.session.rank] = own
-        spec = TensorSpec(name, DType.INT64, sizes.shape, ReduceOp.SUM, ephemeral=True)
+        spec = TensorSpec(name, DType.INT64, sizes.shape, ReduceOp.SUM, ephemeral=True, members=self.members)
         self.session.submit(spec, buffer(sizes), buffer(sizes)).wait()
         return sizes
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
+from typing import Any
 
 import numpy as np
 
@@ -114,6 +115,20 @@ def alltoall(
         return result, received
 
     return finish
+
+
+def whole_splits(splits: Any) -> list[int]:
+    """What ``splits=`` means: a list of integers, or anything that numpy takes for an array of them.
+
+    Raises:
+        ValueError: It is something else.
+    """
+    given = np.asarray(splits)
+    if given.ndim != 1 or given.dtype.kind not in "iu":
+        raise ValueError(
+            f"splits= must be a list of integers or an int32 tensor of one dimension, not {splits!r}"
+        )
+    return [int(count) for count in given]
 
 
 def _checked_splits(name: str, group: Group, block: Block, splits: Sequence[int] | None) -> Sequence[int]:

@@ -11,7 +11,7 @@ from typing import Any, Final, TypeVar
 from byteps.adapters.calls import Call
 from byteps.adapters.compression import NoneCompressor
 from byteps.adapters.current import current, kept
-from byteps.adapters.process_sets import ProcessSet, refuse_process_set
+from byteps.adapters.process_sets import Group, ProcessSet, group_of_member
 from byteps.adapters.reductions import Average, Operator, Sum, sequence_number
 from byteps.dtypes import ReduceOp
 from byteps.session import Session
@@ -46,24 +46,33 @@ class GradientRounds:
         op: ``Average`` or ``Sum``.
         scales: Factors for each contribution and for the result.
         names: Tells variables apart.
+        group: The ranks that take part; None: this rank goes on by itself.
     """
 
     session: Session
     op: ReduceOp
     scales: tuple[float, float] = (1.0, 1.0)
     names: VariableNames = field(default_factory=VariableNames)
+    group: Group | None = None
 
     @property
     def sends(self) -> bool:
         """Whether there is anyone to send to; else gradients are what they are."""
-        return self.session.size > 1 or self.session.config.force_distributed
+        return self.group is not None and (self.session.size > 1 or self.session.config.force_distributed)
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        """Those that take part."""
+        return (self.session.rank,) if self.group is None else self.group.ranks
 
     def calls(self, variables: Sequence[tuple[object, str]]) -> list[Call]:
         """One round for each (variable, its own name), in forward order: the first is the most urgent."""
-        names = [self.names.of(variable, label) for variable, label in variables]
+        group = self.group
+        assert group is not None
+        names = [group.name("gradient", self.names.of(variable, label))[0] for variable, label in variables]
         return [
-            Call(self.session, f"gradient.{name}", self.op, self.scales, priority=-position)
-            for position, name in enumerate(names)
+            Call(self.session, name, self.op, self.scales, priority=-place, members=group.members)
+            for place, name in enumerate(names)
         ]
 
 
@@ -74,7 +83,6 @@ _MEANINGLESS: Final = frozenset(
         "average_aggregated_gradients",
         "device_dense",
         "device_sparse",
-        "scale_local_gradients",
         "use_locking",
     }
 )
@@ -88,11 +96,19 @@ class GradientReducer:
         rounds: Names, priorities and factors.
         compression: Applied to dense gradients before sending and after receiving.
         sparse_as_dense: Whether row-sparse gradients are made dense.
+        scale_local_gradients: Whether gradients that stay local are divided by the number of ranks.
+        local: Variables whose gradients stay local.
     """
 
     rounds: GradientRounds
     compression: Any
     sparse_as_dense: bool = False
+    scale_local_gradients: bool = True
+    local: list[Any] = field(default_factory=list)
+
+    def keep_local(self, variable: Any) -> None:
+        """The gradient of this variable, of a part of the model that ranks do not share, stays local."""
+        self.local.append(variable)
 
     def reduce(self, gradients: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
         """The gradients over all ranks; all are in flight together, the first variable's is the most urgent.
@@ -109,7 +125,9 @@ class GradientReducer:
         calls = self.rounds.calls(
             [(variable, self.label(variable, n)) for n, variable in enumerate(variables)]
         )
-        used = [position for position, gradient in enumerate(gradients) if gradient is not None]
+        own = {id(variable) for variable in self.local}
+        mine = [position for position, variable in enumerate(variables) if id(variable) in own]
+        used = [n for n, gradient in enumerate(gradients) if gradient is not None and n not in mine]
         given = [self.prepared(gradients[position]) for position in used]
         dense = [not self.is_sparse(gradient) for gradient in given]
         sent = [
@@ -118,6 +136,9 @@ class GradientReducer:
         ]
         results = self.carry_out([calls[position] for position in used], [wire for wire, _ in sent])
         found = list(gradients)
+        for position in mine if self.scale_local_gradients else ():
+            if found[position] is not None:
+                found[position] = self.scaled(found[position], 1 / len(self.rounds.ranks))
         for position, plain, (_, context), result in zip(used, dense, sent, results, strict=True):
             found[position] = self.compression.decompress(result, context) if plain else result
         return found
@@ -125,6 +146,10 @@ class GradientReducer:
     def label(self, variable: Any, position: int) -> str:
         """What a variable calls itself; Keras's path unless an adapter knows better."""
         return str(variable.path)
+
+    def scaled(self, gradient: Any, factor: float) -> Any:
+        """The gradient times a factor."""
+        return gradient * factor
 
     def prepared(self, gradient: Any) -> Any:
         """The gradient as it can be sent."""
@@ -149,7 +174,8 @@ def gradient_reducer(
     backward_passes_per_step: int = 1,
     num_groups: int = 0,
     groups: object = None,
-    process_set: object = None,
+    scale_local_gradients: bool = True,
+    process_set: ProcessSet | None = None,
     session: Session | None = None,
     **foreign: object,
 ) -> ReducerT:
@@ -163,10 +189,11 @@ def gradient_reducer(
         gradient_predivide_factor: Divides before the sum and multiplies after it; only with ``Average``.
         backward_passes_per_step: Must be 1: Keras's optimizers add up gradients themselves.
         num_groups, groups: Accepted for Horovod scripts; servers reduce each gradient by itself.
-        process_set: None or ``global_process_set``.
+        scale_local_gradients: Divide gradients that stay local by the number of ranks: see ``keep_local``.
+        process_set: The ranks whose gradients are reduced; all if not given. Other ranks step on their own.
         session: The session of ``init()`` if not given.
         foreign: ``device_dense``, ``device_sparse``, ``average_aggregated_gradients``,
-            ``scale_local_gradients``, ``use_locking``: accepted for Horovod scripts; mean nothing.
+            ``use_locking``: accepted for Horovod scripts; mean nothing.
 
     Raises:
         TypeError: There is no such option.
@@ -183,12 +210,18 @@ def gradient_reducer(
             "backward_passes_per_step is not supported here: make the optimizer with "
             "gradient_accumulation_steps=, as keras.optimizers do it themselves"
         )
-    refuse_process_set(process_set)
-    check_foreign(num_groups, groups, None)
+    check_foreign(num_groups, groups, process_set)
     scales = gradient_scales(op, gradient_predivide_factor)
     names = kept(VariableNames) if session is None else VariableNames()
-    rounds = GradientRounds(current() if session is None else session, op, scales, names)
-    return kind(rounds, compression, sparse_as_dense)
+    session = current() if session is None else session
+    rounds = GradientRounds(session, op, scales, names, group_of_member(process_set, session))
+    return kind(rounds, compression, sparse_as_dense, scale_local_gradients)
+
+
+def variables_of(layers: Any) -> list[Any]:
+    """The trainable variables of one Keras layer or of several; none if ``layers`` is None."""
+    given = [] if layers is None else layers if isinstance(layers, list | tuple) else [layers]
+    return [variable for layer in given for variable in layer.trainable_variables]
 
 
 def gradient_prefix(session: Session, process_set: int = 0) -> str:

@@ -15,12 +15,13 @@ Reduce = Callable[[Sequence[Any], Sequence[Any]], "list[Any]"]
 _MARK = "_byteps_distributed"
 
 
-def distribute(optimizer: Any, reduce: Reduce) -> Any:
+def distribute(optimizer: Any, reduce: Reduce, keep_local: Callable[[Any], None]) -> Any:
     """An optimizer whose ``apply`` reduces the gradients first; ``apply_gradients`` comes by there too.
 
     Args:
         optimizer: An instance of ``keras.optimizers.Optimizer``.
         reduce: Reduces the gradients.
+        keep_local: Has the gradient of a variable stay local.
 
     Raises:
         ValueError: It is distributed already.
@@ -37,7 +38,11 @@ def distribute(optimizer: Any, reduce: Reduce) -> Any:
         variables = self._trainable_variables if given is None else given
         return plain.apply(self, reduce(grads, variables), given)
 
-    return sharing(optimizer, {"apply": apply, _MARK: True})
+    def register_local_var(self: Any, var: Any) -> None:
+        """The gradient of this variable stays local."""
+        keep_local(var)
+
+    return sharing(optimizer, {"apply": apply, "register_local_var": register_local_var, _MARK: True})
 
 
 def sharing(plain: Any, members: dict[str, Any]) -> Any:

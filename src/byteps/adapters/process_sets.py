@@ -237,12 +237,24 @@ def group_of(process_set: ProcessSet | None, session: Session | None) -> Group:
     return Group(session, tuple(process_set.ranks or ()), process_set.process_set_id)
 
 
-def refuse_process_set(process_set: object) -> None:
-    """Raise ValueError where only all ranks can take part and some are asked for."""
-    if process_set is not None and process_set is not global_process_set:
-        raise ValueError(
-            f"process_set= is not supported here, all ranks take part: leave out {process_set!r}"
-        )
+def group_of_member(process_set: ProcessSet | None, session: Session | None) -> Group | None:
+    """``group_of`` for those who go on by themselves where they are not in the set: then None."""
+    outside = isinstance(process_set, ProcessSet) and process_set.included() is False
+    return None if outside else group_of(process_set, session)
+
+
+def ranks_of(process_set_id: int) -> tuple[int, ...]:
+    """The ranks of a process set of the current session, by its number.
+
+    Raises:
+        ValueError: There is no such set.
+        NotInitialized: ``init()`` has not been called.
+    """
+    known = current.current().process_sets
+    ranks = known[process_set_id] if 0 <= process_set_id < len(known) else None
+    if ranks is None:
+        raise ValueError(f"there is no process set {process_set_id}: call add_process_set first")
+    return ranks
 
 
 def wait_for_members(group: Group) -> None:

@@ -45,6 +45,15 @@ def resolve_op(average: bool | None, op: Operator | None) -> ReduceOp:
     return ReduceOp(op)
 
 
+def check_gradient(name: str, op: ReduceOp) -> None:
+    """Raise ValueError if a reduction by this operator has no gradient."""
+    if op not in (Average, Sum):
+        raise ValueError(
+            f"{name}: {op.name.title()} has no gradient here. Stop it before the call: detach(), "
+            "tf.stop_gradient or jax.lax.stop_gradient"
+        )
+
+
 def wire_name(session: Session, kind: str, name: str | None) -> tuple[str, bool]:
     """The name of a tensor on the wire, and whether it is used only once.
 

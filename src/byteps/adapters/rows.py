@@ -9,7 +9,6 @@ import numpy as np
 
 from byteps.adapters.arrays import Array, GatherRound
 from byteps.adapters.calls import Call
-from byteps.adapters.process_sets import group_of
 from byteps.adapters.reductions import Average, Sum
 
 
@@ -33,8 +32,10 @@ class RowRound:
                 "tf.convert_to_tensor(slices)"
             )
         self._call = call
-        group = group_of(None, call.session)
-        self._gathered = GatherRound(group, (f"{call.name}.rows", call.ephemeral), _merged(values, indices))
+        self._group = call.group
+        self._gathered = GatherRound(
+            self._group, (f"{call.name}.rows", call.ephemeral), _merged(values, indices)
+        )
 
     def wait(self) -> list[Array]:
         """Rows and indices of all ranks, each index once and in order.
@@ -45,7 +46,7 @@ class RowRound:
         values, indices = _merged(*(array for array, _ in self._gathered.results()))
         factor = self._call.scales[0] * self._call.scales[1]
         if self._call.op is Average:
-            factor /= self._call.session.size
+            factor /= self._group.size
         return [values if factor == 1 else (values * factor).astype(values.dtype), indices]
 
 

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from byteps.adapters.blocks import Block, Make, ResultT, describe, part
 from byteps.adapters.later import Rounds, begin_all
 from byteps.adapters.process_sets import Group
+from byteps.adapters.reductions import Sum, check_gradient
 from byteps.dtypes import ReduceOp
 from byteps.wire import TensorSpec
 
@@ -17,6 +18,16 @@ from byteps.wire import TensorSpec
 def shares(rows: int, size: int) -> list[int]:
     """How many rows each rank gets: as equal as can be, the first ones more."""
     return [rows // size + (place < rows % size) for place in range(size)]
+
+
+def gradient_factor(name: str, op: ReduceOp, scales: tuple[float, float], size: int) -> float:
+    """What the gathered gradients of shares are multiplied by; those of a sum by ``size``: Horovod's rule.
+
+    Raises:
+        ValueError: The operator has no gradient.
+    """
+    check_gradient(name, op)
+    return scales[0] * scales[1] * (size if op is Sum else 1)
 
 
 def reducescatter(

@@ -267,7 +267,8 @@ class Config:
     timeline: str = _setting(
         "",
         "Record a timeline for Perfetto: `run.json.gz` becomes `run.rank0.json.gz`, `run.server0.json.gz` "
-        "and so on; empty: none. As an argument of `init()` also `trace=`.",
+        "and so on; empty: none; `DYNAMIC`: none until the program calls `start_timeline(file)`. As an "
+        "argument of `init()` also `trace=`.",
         unit="path",
     )
     trace_start_step: int = _setting(

@@ -29,9 +29,6 @@ _LEAST_CREDIT_BYTES = 1024
 _TRACE_DIRECTORY = "./trace"
 _TRACE_STEPS = (10, 20)
 
-# Horovod's word for "no timeline yet, perhaps later".
-_NO_TIMELINE_YET = "DYNAMIC"
-
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Resolved:
@@ -106,9 +103,7 @@ def _from_old_names(
     """Settings from the names of BytePS, Horovod and the launchers."""
     found: Settings = {}
     for name, field in OLD_NAMES:
-        if (name, environ.get(name)) == ("HOROVOD_TIMELINE", _NO_TIMELINE_YET):
-            warnings.append(f"{name}={_NO_TIMELINE_YET}: a timeline cannot be started later; name a file")
-        elif field not in found and environ.get(name):
+        if field not in found and environ.get(name):
             found[field] = Setting(parse(FIELDS[field], environ[name], name), name)
     stronger = {**found, **given}
     role = str(stronger["role"].value) if "role" in stronger else "worker"

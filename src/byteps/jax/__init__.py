@@ -18,10 +18,13 @@ from byteps.adapters.basics import (
     rank,
     shutdown,
     size,
+    start_timeline,
+    stop_timeline,
 )
 from byteps.adapters.exchange import allgather_object, broadcast_object
 from byteps.adapters.reductions import Average, Max, Min, Product, Sum
 from byteps.jax.compression import Compression
+from byteps.jax.cross_barrier import CrossBarrier
 from byteps.jax.ops import allreduce, broadcast, push_pull
 from byteps.jax.parameters import broadcast_parameters
 from byteps.jax.transform import push_pull_gradients
@@ -29,6 +32,7 @@ from byteps.jax.transform import push_pull_gradients
 __all__ = [
     "Average",
     "Compression",
+    "CrossBarrier",
     "Max",
     "Min",
     "Product",
@@ -49,4 +53,6 @@ __all__ = [
     "rank",
     "shutdown",
     "size",
+    "start_timeline",
+    "stop_timeline",
 ]

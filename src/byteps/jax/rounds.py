@@ -1,8 +1,8 @@
 """Rounds of JAX arrays, at once or as nodes of a function that is traced.
 
-Compiled code calls back twice for each array: to start its round, which gives its number, and to wait. JAX
-runs ordered callbacks one after the other, in the order in which they are traced. So the starts of a group
-come before its first wait, last layer first, as the backward pass computes; and ranks must trace the same
+Compiled code calls back to start the round of each array, which gives its number, and once to wait for all.
+JAX runs ordered callbacks one after the other, in the order in which they are traced. So the starts of a
+group come before its wait, last layer first, as the backward pass computes; and ranks must trace the same
 program.
 """
 
@@ -65,7 +65,7 @@ def _nodes(calls: Sequence[Call], arrays: Sequence[Any]) -> list[Any]:
     rounds = Rounds()
     pairs = [*zip(calls, arrays, strict=True)]
     numbers = [_start(rounds, call, array) for call, array in reversed(pairs)][::-1]
-    return [_wait(rounds, number, like) for number, like in zip(numbers, arrays, strict=True)]
+    return _wait(rounds, numbers, arrays)
 
 
 def _start(rounds: Rounds, call: Call, array: Any) -> Any:
@@ -82,11 +82,14 @@ def _start(rounds: Rounds, call: Call, array: Any) -> Any:
     return io_callback(start, jax.ShapeDtypeStruct((), np.int32), array, ordered=True)
 
 
-def _wait(rounds: Rounds, number: Any, like: Any) -> Any:
-    def wait(number: Any) -> Any:
-        return rounds.wait(int(number))[0]
+def _wait(rounds: Rounds, numbers: Sequence[Any], likes: Sequence[Any]) -> list[Any]:
+    """One node for all: each costs a fraction of a millisecond, and a step ends when all are there."""
 
-    return io_callback(wait, jax.ShapeDtypeStruct(like.shape, like.dtype), number, ordered=True)
+    def wait(*numbers: Any) -> list[Any]:
+        return rounds.wait_all([int(number) for number in numbers])
+
+    shapes = [jax.ShapeDtypeStruct(like.shape, like.dtype) for like in likes]
+    return list(io_callback(wait, shapes, *numbers, ordered=True))
 
 
 def differentiable(calls: Sequence[Call], arrays: Sequence[Any]) -> list[Any]:

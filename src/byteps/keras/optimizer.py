@@ -8,7 +8,7 @@ from typing import Any
 
 import keras
 
-from byteps.adapters.gradients import GradientReducer, gradient_reducer
+from byteps.adapters.gradients import GradientReducer, gradient_reducer, variables_of
 from byteps.adapters.optimizer_class import distribute, is_distributed
 from byteps.keras.compression import Compression
 
@@ -20,6 +20,7 @@ def DistributedOptimizer(  # noqa: N802  (the name that scripts use)
 
     The result is an instance of the optimizer's class, has its configuration, and shares all attributes with
     it; a model that is saved with it loads without byteps too. Gradients are reduced before Keras clips them.
+    After ``register_local_var(variable)`` the gradient of that variable stays local.
 
     Args:
         optimizer: A Keras optimizer.
@@ -32,9 +33,25 @@ def DistributedOptimizer(  # noqa: N802  (the name that scripts use)
         ValueError: It is distributed already, or an option cannot work.
         NotInitialized: ``init()`` has not been called.
     """
+    return PartialDistributedOptimizer(optimizer, name, **options)
+
+
+def PartialDistributedOptimizer(  # noqa: N802  (the name that scripts use)
+    optimizer: Any, name: str | None = None, *, local_layers: Any = None, **options: Any
+) -> Any:
+    """``DistributedOptimizer`` for models that ranks share but for some layers.
+
+    Args:
+        optimizer, name, options: As for ``DistributedOptimizer``.
+        local_layers: A Keras layer that is built, or a list of them, whose gradients stay local, divided by
+            the number of ranks unless ``scale_local_gradients`` is False.
+    """
     if not isinstance(optimizer, keras.optimizers.Optimizer):
         raise TypeError(f"expected a keras.optimizers.Optimizer, got {type(optimizer).__name__}")
-    return distribute(optimizer, gradient_reducer(_reducer_class(), **options).reduce)
+    reducer = gradient_reducer(_reducer_class(), **options)
+    for variable in variables_of(local_layers):
+        reducer.keep_local(variable)
+    return distribute(optimizer, reducer.reduce, reducer.keep_local)
 
 
 def _reducer_class() -> type[GradientReducer]:

@@ -8,8 +8,11 @@ from typing import Any
 import keras
 import numpy as np
 
-from byteps.adapters.arrays import Array, element_type, reduce_arrays
+from byteps.adapters.arrays import Array, GatherRound, element_type, reduce_arrays
 from byteps.adapters.calls import Call, copy_call, reduction_call, tensor_spec
+from byteps.adapters.collectives import scatter_round
+from byteps.adapters.process_sets import group_of
+from byteps.adapters.reductions import Average, resolve_op
 from byteps.adapters.variables import broadcast_arrays
 from byteps.dtypes import ReduceOp
 from byteps.session import Session
@@ -70,6 +73,25 @@ def broadcast(
         element_type(array.dtype.name, label)
 
     return _one(copy_call(check, root_rank, name, session), array)
+
+
+def allgather(value: Any, name: str | None = None, *, session: Session | None = None) -> Array:
+    """The rows of all ranks' values, in the order of the ranks; their first dimension may differ.
+
+    Arguments and errors are those of ``allreduce``; a number is one row.
+    """
+    group = group_of(None, session)
+    array = np.atleast_1d(_array(value))
+    return GatherRound(group, group.name("allgather", name), [array]).wait()[0]
+
+
+def reducescatter(
+    value: Any, name: str | None = None, op: ReduceOp = Average, *, session: Session | None = None
+) -> Array:
+    """This rank's share of the rows of a reduced value; arguments and errors are those of ``allreduce``."""
+    group, op = group_of(None, session), resolve_op(None, op)
+    array = _array(value)
+    return scatter_round(group, group.name("reducescatter", name), op, (1.0, 1.0), [array]).wait()[0]
 
 
 def broadcast_variables(variables: Iterable[Any], root_rank: int, *, session: Session | None = None) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -31,6 +32,21 @@ class BF16Compressor(_Narrowing):
     """Sends floating-point tensors as bfloat16: 8 significant bits, the range of float32."""
 
     dtype = tf.bfloat16
+
+
+def compressed(
+    compression: Any, tensors: Sequence[Any], reduce: Callable[[list[Any]], list[Any]]
+) -> list[Any]:
+    """Reduce tensors as they travel, and give the results back as the tensors were.
+
+    Args:
+        compression: One of ``Compression``, or a class like them.
+        tensors: What is reduced.
+        reduce: Reduces what travels.
+    """
+    packed = [compression.compress(tensor) for tensor in tensors]
+    results = reduce([wire for wire, _ in packed])
+    return [compression.decompress(one, context) for one, (_, context) in zip(results, packed, strict=True)]
 
 
 class Compression:

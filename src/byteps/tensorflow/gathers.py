@@ -1,22 +1,93 @@
-"""``allgather``: rows of all ranks. Names and errors are as in ``ops``."""
+"""``allgather`` and ``alltoall``: rows that move between ranks. Names and errors are as in ``ops``."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
 
+from byteps.adapters.arrays import Array, GatherRound
 from byteps.adapters.calls import Call
+from byteps.adapters.collectives import ExchangeRound
+from byteps.adapters.gathering import whole_splits
 from byteps.adapters.process_sets import Group, ProcessSet, group_of
 from byteps.dtypes import ReduceOp
 from byteps.session import Session
-from byteps.tensorflow.ops import differentiable
-from byteps.tensorflow.rounds import carry_out, gathered, graph_name
-from byteps.tensorflow.tensors import check, tensor_of
+from byteps.tensorflow.differentiable import Reduction, differentiable_group, once
+from byteps.tensorflow.rounds import Item, carry_out_one, graph_name, rows_of
+from byteps.tensorflow.tensors import rows_to_send
 
 
-@tf.autograph.experimental.do_not_convert
+class Gather:
+    """An allgather with its arguments resolved; see ``Operation``."""
+
+    def __init__(self, group: Group, named: tuple[str, bool]) -> None:
+        self._group = group
+        self._named = named
+        self._counts: list[Any] = []
+
+    def start(self, tensors: Sequence[Any]) -> list[Any]:
+        """See ``Operation``."""
+
+        def begin(*arrays: Array) -> GatherRound:
+            return GatherRound(self._group, self._named, arrays)
+
+        counts = (tf.int64, tf.TensorShape([self._group.size]))
+        results = [*map(rows_of, tensors), *([counts] * len(tensors))]
+        found = carry_out_one(Item(begin, tensors, results))
+        self._counts = found[len(tensors) :]
+        return found[: len(tensors)]
+
+    def gradients(self, upstream: Sequence[Any]) -> list[Any]:
+        """This rank's rows of the gradients, averaged over all ranks: Horovod's rule."""
+        group, (name, ephemeral) = self._group, self._named
+        calls = [
+            Call(
+                group.session,
+                f"{name}.{position}.gradient",
+                ReduceOp.AVERAGE,
+                ephemeral=once(ephemeral),
+                members=group.members,
+            )
+            for position in range(len(upstream))
+        ]
+        averages = differentiable_group(Reduction(calls), upstream)
+        pairs = zip(averages, self._counts, strict=True)
+        return [tf.split(average, counts, num=group.size)[group.index] for average, counts in pairs]
+
+
+class _Exchange:
+    """An alltoall with its arguments resolved; see ``Operation``.
+
+    Attributes:
+        received: How many rows came from each rank, once it has started.
+    """
+
+    def __init__(self, group: Group, named: tuple[str, bool], splits: Any) -> None:
+        self._group = group
+        self._named = named
+        self._splits = splits
+        self.received: Any = None
+
+    def start(self, tensors: Sequence[Any]) -> list[Any]:
+        """See ``Operation``."""
+
+        def begin(array: Array, splits: Array | None = None) -> ExchangeRound:
+            return ExchangeRound(self._group, self._named, array, splits)
+
+        inputs = [*tensors, *([] if self._splits is None else [self._splits])]
+        results = [rows_of(tensors[0]), (tf.int32, tf.TensorShape([self._group.size]))]
+        found, self.received = carry_out_one(Item(begin, inputs, results))
+        return [found]
+
+    def gradients(self, upstream: Sequence[Any]) -> list[Any]:
+        """Each row's gradient goes back to where the row came from."""
+        name, ephemeral = self._named
+        back = _Exchange(self._group, (f"{name}.gradient", once(ephemeral)), self.received)
+        return differentiable_group(back, upstream)
+
+
 def allgather(
     tensor: Any,
     name: str | None = None,
@@ -40,34 +111,62 @@ def allgather(
         ValueError, TypeError: The tensor cannot be sent.
         DeclarationError: Ranks differ in what must be equal; on all ranks, naming two.
     """
-    label = "allgather" if name is None else repr(name)
-    tensor = tensor_of(tensor, label)
-    check(tensor, label, ReduceOp.COPY)
-    if tensor.shape.rank == 0:
-        raise ValueError(f"{label}: a scalar has no rows. Send tf.reshape(tensor, [1])")
+    return grouped_allgather([tensor], name, process_set=process_set, session=session)[0]
+
+
+@tf.autograph.experimental.do_not_convert
+def grouped_allgather(
+    tensors: Sequence[Any],
+    name: str | None = None,
+    ignore_name_scope: bool = False,
+    process_set: ProcessSet | None = None,
+    *,
+    session: Session | None = None,
+) -> list[Any]:
+    """``allgather`` of several tensors together, in one exchange of shapes."""
+    if not tensors:
+        raise ValueError("allgather needs at least one tensor")
+    tensors = [rows_to_send(tensor, "allgather", name) for tensor in tensors]
+    name = graph_name(tensors[0], ReduceOp.COPY, rows=True) if name is None else name
     group = group_of(process_set, session)
+    return differentiable_group(Gather(group, group.name("allgather", name)), tensors)
+
+
+@tf.autograph.experimental.do_not_convert
+def alltoall(
+    tensor: Any,
+    splits: Any = None,
+    name: str | None = None,
+    ignore_name_scope: bool = False,
+    process_set: ProcessSet | None = None,
+    *,
+    session: Session | None = None,
+) -> Any:
+    """Send rows to each rank and return what came, in the order of the senders, as a new tensor.
+
+    Gradients flow through it, back to where the rows came from.
+
+    Args:
+        tensor: At least one dimension; dtype and all but the first must be equal on all ranks.
+        splits: How many rows go to each rank; without it, equally many. In a graph it may be a tensor whose
+            values are known only when the graph runs.
+        name: Identifies the tensor across ranks.
+        ignore_name_scope: Accepted for Horovod scripts; means nothing.
+        process_set: The ranks that take part; all if not given.
+        session: The session of ``init()`` if not given.
+
+    Returns:
+        The new tensor; with ``splits``, a pair of it and how many rows came from each rank (int32).
+
+    Raises:
+        ValueError, TypeError: The tensor cannot be sent, or ``splits`` does not fit it.
+        DeclarationError: Ranks differ in what must be equal; on all ranks, naming two.
+    """
+    tensor = rows_to_send(tensor, "alltoall", name)
     name = graph_name(tensor, ReduceOp.COPY, rows=True) if name is None else name
-    return _differentiable(group, group.name("allgather", name), tensor)
-
-
-def _differentiable(group: Group, named: tuple[str, bool], tensor: Any) -> Any:
-    call = Call(
-        group.session,
-        f"{named[0]}.gradient",
-        ReduceOp.AVERAGE,
-        ephemeral=named[1],
-        members=group.members,
-    )
-
-    @tf.custom_gradient
-    def run(contribution: Any) -> tuple[Any, Any]:
-        ((joined, counts),) = carry_out([gathered(group, named, contribution)])
-
-        def gradient(upstream: Any) -> Any:
-            back = replace(call, ephemeral=call.ephemeral and tf.executing_eagerly())
-            average = differentiable(back, tf.convert_to_tensor(upstream))
-            return tf.split(average, counts, num=group.size)[group.index]
-
-        return joined, gradient
-
-    return run(tensor)
+    group = group_of(process_set, session)
+    if splits is not None and not tf.is_tensor(splits):
+        splits = tf.constant(whole_splits(splits), tf.int32)
+    exchange = _Exchange(group, group.name("alltoall", name), splits)
+    (result,) = differentiable_group(exchange, [tensor])
+    return result if splits is None else (result, exchange.received)

@@ -31,6 +31,12 @@ class GradientReducer(shared.GradientReducer):
             return gradient
         return tf.convert_to_tensor(gradient)
 
+    def scaled(self, gradient: Any, factor: float) -> Any:
+        """See ``adapters.gradients``."""
+        if isinstance(gradient, tf.IndexedSlices):
+            return tf.IndexedSlices(gradient.values * factor, gradient.indices, gradient.dense_shape)
+        return gradient * factor
+
     def is_sparse(self, gradient: Any) -> bool:
         """See ``adapters.gradients``."""
         return isinstance(gradient, tf.IndexedSlices)

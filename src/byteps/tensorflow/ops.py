@@ -12,20 +12,22 @@ shape, dtype or op, or a rank is lost, the call raises ``BytePSError``; in a gra
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import tensorflow as tf
 
 from byteps.adapters import basics
-from byteps.adapters.calls import Call, copy_call, reduction_call
-from byteps.adapters.process_sets import refuse_process_set
-from byteps.adapters.reductions import resolve_op
+from byteps.adapters.calls import copy_call, reduction_call
+from byteps.adapters.process_sets import ProcessSet, ranks_of
+from byteps.adapters.reductions import Adasum, Operator, resolve_op
 from byteps.dtypes import ReduceOp
 from byteps.session import Session
-from byteps.tensorflow.compression import Compression
-from byteps.tensorflow.rounds import carry_out, dense, graph_name, looked_up, sparse
+from byteps.tensorflow.adasum import combined
+from byteps.tensorflow.compression import Compression, compressed
+from byteps.tensorflow.differentiable import differentiable
+from byteps.tensorflow.rounds import carry_out, graph_name, looked_up, sparse
 from byteps.tensorflow.tensors import check, tensor_of
 
 
@@ -58,7 +60,8 @@ def push_pull(
         session: The session of ``init()`` if not given.
     """
     full_name = f"{scope}{name}" if scope and isinstance(name, str) else name
-    return _reduce(tensor, average, op, full_name, compression, (1.0, 1.0), priority, session)
+    call = _Arguments(average, op, full_name, compression, priority=priority, session=session)
+    return _reduce(tensor, call)
 
 
 def allreduce(
@@ -67,11 +70,11 @@ def allreduce(
     device_dense: str = "",
     device_sparse: str = "",
     compression: Any = Compression.none,
-    op: ReduceOp | None = None,
+    op: Operator | None = None,
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
     name: str | None = None,
-    process_set: object = None,
+    process_set: ProcessSet | None = None,
     ignore_name_scope: bool = False,
     *,
     session: Session | None = None,
@@ -79,41 +82,58 @@ def allreduce(
     """``push_pull`` under Horovod's name and arguments.
 
     Args:
-        tensor, average, compression, op, name, session: As for ``push_pull``.
+        tensor, average, compression, name, session: As for ``push_pull``.
+        op: ``Average`` (the default), ``Sum``, ``Min``, ``Max``, ``Product`` or ``Adasum``. Gradients flow
+            through the first two.
         device_dense, device_sparse, ignore_name_scope: Accepted for Horovod scripts; mean nothing.
         prescale_factor: Applied to each contribution before the reduction.
         postscale_factor: Applied to the result.
-        process_set: None or ``global_process_set``.
+        process_set: The ranks that take part; all if not given.
     """
-    refuse_process_set(process_set)
     scales = (float(prescale_factor), float(postscale_factor))
-    return _reduce(tensor, average, op, name, compression, scales, None, session)
+    return _reduce(tensor, _Arguments(average, op, name, compression, scales, process_set, session=session))
+
+
+@dataclass(frozen=True)
+class _Arguments:
+    """Those of ``allreduce``, as they were given."""
+
+    average: bool | None
+    op: Operator | None
+    name: str | None
+    compression: Any
+    scales: tuple[float, float] = (1.0, 1.0)
+    process_set: ProcessSet | None = None
+    priority: int | None = None
+    session: Session | None = None
 
 
 @tf.autograph.experimental.do_not_convert
-def _reduce(
-    value: Any,
-    average: bool | None,
-    op: ReduceOp | None,
-    name: str | None,
-    compression: Any,
-    scales: tuple[float, float],
-    priority: int | None,
-    session: Session | None,
-) -> Any:
-    label = "push_pull" if name is None else repr(name)
+def _reduce(value: Any, given: _Arguments) -> Any:
+    name = given.name
     rows = isinstance(value, tf.IndexedSlices)
-    tensor = value.values if rows else tensor_of(value, label)
-    op = resolve_op(average, op)
+    tensor = value.values if rows else tensor_of(value, "push_pull" if name is None else repr(name))
+    if given.op == Adasum:
+        if rows:
+            raise NotImplementedError("Adasum of IndexedSlices is not supported: send tf.convert_to_tensor")
+        how = (name, given.scales, given.session, given.process_set)
+        return compressed(given.compression, [tensor], lambda wires: [combined(wires[0], *how)])[0]
+    op = resolve_op(given.average, given.op)
     name = graph_name(tensor, op, rows) if name is None else name
     call = reduction_call(
-        partial(check, tensor), None, op, name, priority=priority, scales=scales, session=session
+        partial(check, tensor),
+        None,
+        op,
+        name,
+        priority=given.priority,
+        scales=given.scales,
+        session=given.session,
+        process_set=given.process_set,
     )
     if rows:
         ((values, indices),) = carry_out([sparse(call, value)])
         return tf.IndexedSlices(values, indices, value.dense_shape)
-    wire, context = compression.compress(tensor)
-    return compression.decompress(differentiable(call, wire), context)
+    return compressed(given.compression, [tensor], lambda wires: [differentiable(call, wires[0])])[0]
 
 
 @tf.autograph.experimental.do_not_convert
@@ -122,7 +142,7 @@ def broadcast(
     root_rank: int,
     name: str | None = None,
     ignore_name_scope: bool = False,
-    process_set: object = None,
+    process_set: ProcessSet | None = None,
     *,
     session: Session | None = None,
 ) -> Any:
@@ -135,32 +155,12 @@ def broadcast(
         root_rank: The rank whose values all get.
         name: Identifies the tensor across ranks.
         ignore_name_scope: Accepted for Horovod scripts; means nothing.
-        process_set: None or ``global_process_set``.
+        process_set: The ranks that take part; all if not given. ``root_rank`` is a global rank all the same.
         session: The session of ``init()`` if not given.
     """
-    refuse_process_set(process_set)
     tensor = tensor_of(tensor, "broadcast" if name is None else repr(name))
     name = graph_name(tensor, ReduceOp.COPY) if name is None else name
-    return differentiable(copy_call(partial(check, tensor), root_rank, name, session), tensor)
-
-
-def differentiable(call: Call, tensor: Any) -> Any:
-    """The call's result, which gradients flow through."""
-
-    @tf.custom_gradient
-    def carried_out(contribution: Any) -> tuple[Any, Any]:
-        def gradient(upstream: Any) -> Any:
-            back = differentiable(_in_place_of(call), tf.convert_to_tensor(upstream))
-            return back if call.sends else tf.zeros_like(back)
-
-        return carry_out([dense(call, contribution)])[0][0], gradient
-
-    return carried_out(tensor)
-
-
-def _in_place_of(call: Call) -> Call:
-    """The call of the gradient. A graph that is made of an eager call's gradient may run more than once."""
-    return replace(call.of_gradient(), ephemeral=call.ephemeral and tf.executing_eagerly())
+    return differentiable(copy_call(partial(check, tensor), root_rank, name, session, process_set), tensor)
 
 
 def rank_op(name: str | None = None) -> Any:
@@ -169,8 +169,13 @@ def rank_op(name: str | None = None) -> Any:
 
 
 def size_op(process_set_id: int = 0, name: str | None = None) -> Any:
-    """``size()`` as an int32 scalar; in a graph it is looked up when the graph runs."""
-    return looked_up(basics.size)
+    """``size()``, or that of a process set, as an int32 scalar; in a graph it is looked up when that runs."""
+    return looked_up(lambda: len(ranks_of(process_set_id)))
+
+
+def process_set_included_op(process_set_id: int = 0, name: str | None = None) -> Any:
+    """1 if this rank is in a process set, else 0, as an int32 scalar that is looked up like ``size_op``."""
+    return looked_up(lambda: int(basics.rank() in ranks_of(process_set_id)))
 
 
 def local_rank_op(name: str | None = None) -> Any:

@@ -16,7 +16,8 @@ def DistributedOptimizer(  # noqa: N802  (the name that scripts use)
 ) -> Any:
     """Wrap an optimizer so that it steps on gradients that are reduced over all ranks.
 
-    The result is an instance of the optimizer's class and shares all attributes with it.
+    The result is an instance of the optimizer's class and shares all attributes with it. After
+    ``register_local_var(variable)`` the gradient of that variable stays local.
 
     Args:
         optimizer: A ``tf.keras`` optimizer, or one of ``tf.compat.v1.train``.
@@ -31,7 +32,7 @@ def DistributedOptimizer(  # noqa: N802  (the name that scripts use)
     """
     reducer = gradient_reducer(GradientReducer, **options)
     if isinstance(optimizer, tf.keras.optimizers.Optimizer):
-        return distribute(optimizer, reducer.reduce)
+        return distribute(optimizer, reducer.reduce, reducer.keep_local)
     if isinstance(optimizer, tf.compat.v1.train.Optimizer):
         return _version_1(optimizer, reducer)
     raise TypeError(
@@ -48,4 +49,9 @@ def _version_1(optimizer: Any, reducer: GradientReducer) -> Any:
         gradients, variables = zip(*pairs, strict=True)
         return list(zip(reducer.reduce(gradients, variables), variables, strict=True))
 
-    return sharing(optimizer, {"compute_gradients": compute_gradients})
+    def register_local_var(self: Any, var: Any) -> None:
+        """The gradient of this variable stays local."""
+        reducer.keep_local(var)
+
+    members = {"compute_gradients": compute_gradients, "register_local_var": register_local_var}
+    return sharing(optimizer, members)

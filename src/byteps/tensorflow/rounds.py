@@ -1,9 +1,9 @@
 """Rounds of TensorFlow tensors, eagerly or as nodes of a graph.
 
-In a graph a round is two nodes: one starts it and gives its number, the other takes the number and waits.
+In a graph a node starts a round and gives its number; another takes the numbers of a group and waits.
 Waiting holds a thread of TensorFlow's pool, and ranks that hold all theirs in waits for different tensors
-would never start what the others wait for. So no node of a group waits before all its rounds have started,
-and its waits follow each other. Both kinds are stateful: ``tf.function`` runs such nodes, those of other
+would never start what the others wait for. So the node that waits for a group comes after all its starts.
+Both kinds are stateful: ``tf.function`` runs such nodes, those of other
 groups and of functions within it too, in the order of the program, which is the same on all ranks. Starts
 are made last layer first, as the backward pass computes, so that it goes on while gradients travel.
 """
@@ -18,9 +18,8 @@ from typing import Any, Final
 import numpy as np
 import tensorflow as tf
 
-from byteps.adapters.arrays import Array, ArrayRound, GatherRound, Round, Rounds
+from byteps.adapters.arrays import Array, ArrayRound, Round, Rounds
 from byteps.adapters.calls import Call
-from byteps.adapters.process_sets import Group
 from byteps.adapters.rows import RowRound
 from byteps.dtypes import ReduceOp
 from byteps.tensorflow.tensors import array_of
@@ -51,19 +50,11 @@ def dense(call: Call, tensor: Any) -> Item:
 def sparse(call: Call, slices: Any) -> Item:
     """A round of ``IndexedSlices``; its results are values and indices, however many."""
     inputs = [slices.values, slices.indices]
-    return Item(partial(RowRound, call), inputs, [_rows_of(tensor) for tensor in inputs])
+    return Item(partial(RowRound, call), inputs, [rows_of(tensor) for tensor in inputs])
 
 
-def gathered(group: Group, named: tuple[str, bool], tensor: Any) -> Item:
-    """Rows of all ranks; the results are one tensor, and the number of rows from each rank (int64)."""
-
-    def begin(array: Array) -> GatherRound:
-        return GatherRound(group, named, [array])
-
-    return Item(begin, [tensor], [_rows_of(tensor), (tf.int64, tf.TensorShape([group.size]))])
-
-
-def _rows_of(tensor: Any) -> tuple[Any, Any]:
+def rows_of(tensor: Any) -> tuple[Any, Any]:
+    """Dtype and static shape of a tensor's rows, however many."""
     return tensor.dtype, tf.TensorShape([None]).concatenate(tensor.shape[1:])
 
 
@@ -85,16 +76,16 @@ def carry_out(items: Sequence[Item]) -> list[list[Any]]:
         begun = [item.begin(*map(array_of, item.inputs)) for item in items]
         return [[tf.convert_to_tensor(result) for result in each.wait()] for each in begun]
     graph = tf.compat.v1.get_default_graph()
-    _refuse_xla(graph)
+    refuse_xla(graph)
     rounds = Rounds()
     numbers = [_start(rounds, item) for item in reversed(items)][::-1]
-    results: list[list[Any]] = []
-    previous = numbers
-    for number, item in zip(numbers, items, strict=True):
-        with tf.control_dependencies(previous):
-            results.append(_wait(rounds, number, item))
-        previous = results[-1]
-    return results
+    with tf.control_dependencies(numbers):
+        return _wait(rounds, numbers, items)
+
+
+def carry_out_one(item: Item) -> list[Any]:
+    """The results of one round; errors are those of ``carry_out``."""
+    return list(carry_out([item])[0])
 
 
 def _start(rounds: Rounds, item: Item) -> Any:
@@ -105,12 +96,19 @@ def _start(rounds: Rounds, item: Item) -> Any:
     return tf.numpy_function(start, item.inputs, tf.int64, name="byteps_start")
 
 
-def _wait(rounds: Rounds, number: Any, item: Item) -> list[Any]:
-    dtypes = [dtype for dtype, _ in item.results]
-    found: list[Any] = list(tf.numpy_function(rounds.wait, [number], dtypes, name="byteps_wait"))
-    for result, (_, shape) in zip(found, item.results, strict=True):
+def _wait(rounds: Rounds, numbers: Sequence[Any], items: Sequence[Item]) -> list[list[Any]]:
+    """One node for all: each costs a tenth of a millisecond, and what comes last is waited for anyway."""
+
+    @tf.autograph.experimental.do_not_convert
+    def wait(*numbers: Any) -> list[Array]:
+        return rounds.wait_all(numbers)
+
+    known = [result for item in items for result in item.results]
+    found = tf.numpy_function(wait, numbers, [dtype for dtype, _ in known], name="byteps_wait")
+    for result, (_, shape) in zip(found, known, strict=True):
         result.set_shape(shape)
-    return found
+    rest = iter(found)
+    return [[next(rest) for _ in item.results] for item in items]
 
 
 def graph_name(tensor: Any, op: ReduceOp, rows: bool = False) -> str | None:
@@ -128,7 +126,9 @@ def graph_name(tensor: Any, op: ReduceOp, rows: bool = False) -> str | None:
     count.append(None)
     shape = [None, *tensor.shape[1:]] if rows else tensor.shape
     what = f"{op.name.lower()} of {tensor.dtype.name}{shape}"
-    return f"{getattr(graph, 'name', 'graph')}.{len(count)}.{tensor.op.name}, {what}"
+    # An eager tensor that the function captures is called by a number, which differs between ranks.
+    node = "captured" if tensor.op.name.isdigit() else tensor.op.name
+    return f"{getattr(graph, 'name', 'graph')}.{len(count)}.{node}, {what}"
 
 
 def looked_up(look_up: Callable[[], int]) -> Any:
@@ -140,7 +140,8 @@ def looked_up(look_up: Callable[[], int]) -> Any:
     return found
 
 
-def _refuse_xla(graph: Any) -> None:
+def refuse_xla(graph: Any) -> None:
+    """Raise RuntimeError if XLA compiles a graph."""
     while graph is not None:
         context = graph._get_control_flow_context()
         if context is not None and context.IsXLAContext():

@@ -7,7 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from byteps.adapters.gradients import gradient_reducer
+from byteps.adapters.gradients import gradient_reducer, variables_of
 from byteps.adapters.optimizer_class import sharing
 from byteps.tensorflow.gradients import GradientReducer
 
@@ -17,7 +17,8 @@ def DistributedGradientTape(gradtape: Any, **options: Any) -> Any:  # noqa: N802
 
     The result is of a class derived from the tape's own and shares all attributes with it. In a
     ``tf.function`` gradients are sent while the backward pass still runs; eagerly they are sent together
-    once it has ended. The first source is the most urgent: give variables in forward order.
+    once it has ended. The first source is the most urgent: give variables in forward order. After
+    ``register_local_source(variable)`` the gradient of that variable stays local.
 
     Args:
         gradtape: A ``tf.GradientTape``.
@@ -31,8 +32,29 @@ def DistributedGradientTape(gradtape: Any, **options: Any) -> Any:  # noqa: N802
     """
     if not isinstance(gradtape, tf.GradientTape):
         raise TypeError(f"expected a tf.GradientTape, got {type(gradtape).__name__}")
+    return PartialDistributedGradientTape(gradtape, **options)
+
+
+def PartialDistributedGradientTape(  # noqa: N802  (the name that scripts use)
+    gradtape: Any, *, local_layers: Any = None, **options: Any
+) -> Any:
+    """``DistributedGradientTape`` for models that ranks share but for some layers.
+
+    Args:
+        gradtape, options: As for ``DistributedGradientTape``.
+        local_layers: A Keras layer, or a list of them, whose gradients stay local, divided by the number of
+            ranks unless ``scale_local_gradients`` is False.
+    """
     reducer = gradient_reducer(GradientReducer, **options)
-    return sharing(gradtape, {"gradient": _gradient(type(gradtape), reducer)})
+    for variable in variables_of(local_layers):
+        reducer.keep_local(variable)
+
+    def register_local_source(self: Any, source: Any) -> None:
+        """The gradient of this source stays local."""
+        reducer.keep_local(source)
+
+    members = {"gradient": _gradient(type(gradtape), reducer), "register_local_source": register_local_source}
+    return sharing(gradtape, members)
 
 
 def _gradient(plain: Any, reducer: GradientReducer) -> Callable[..., Any]:

@@ -38,6 +38,26 @@ def check(tensor: Any, name: str, op: ReduceOp) -> None:
     tensor_spec(name, element_type(tensor.dtype.name, name), (), op)
 
 
+def rows_to_send(value: Any, kind: str, name: str | None, op: ReduceOp = ReduceOp.COPY) -> Any:
+    """A tensor whose rows can be sent.
+
+    Args:
+        value: What the caller gave.
+        kind: Of the call, named in errors where there is no name.
+        name: As the caller gave it.
+        op: The operator.
+
+    Raises:
+        TypeError, ValueError: It cannot be sent, or is a scalar.
+    """
+    label = kind if name is None else repr(name)
+    tensor = tensor_of(value, label)
+    check(tensor, label, op)
+    if tensor.shape.rank == 0:
+        raise ValueError(f"{label}: a scalar has no rows. Send tf.reshape(tensor, [1])")
+    return tensor
+
+
 def array_of(tensor: Any) -> Array:
     """A tensor's values; of a CPU tensor its own memory, which must not be written to."""
     return np.asarray(tensor)

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import tensorflow as tf
 
-from byteps.adapters.calls import copy_call
-from byteps.adapters.current import current
+from byteps.adapters.calls import Call, Check, copy_call
 from byteps.adapters.exchange import ObjectExchange
 from byteps.adapters.objects import ObjectCodec
-from byteps.adapters.process_sets import refuse_process_set
+from byteps.adapters.process_sets import ProcessSet, group_of
 from byteps.adapters.variables import broadcast_arrays
 from byteps.session import Session
 from byteps.tensorflow.rounds import carry_out, dense
@@ -21,7 +20,7 @@ from byteps.tensorflow.tensors import array_of, check, label_of
 def broadcast_variables(
     variables: Iterable[Any],
     root_rank: int,
-    process_set: object = None,
+    process_set: ProcessSet | None = None,
     inplace: bool = False,
     *,
     session: Session | None = None,
@@ -31,7 +30,7 @@ def broadcast_variables(
     Args:
         variables: ``tf.Variable`` or Keras variables, in the same order on all ranks.
         root_rank: The rank whose values all get.
-        process_set: None or ``global_process_set``.
+        process_set: The ranks that take part; all if not given.
         inplace: Accepted for Horovod scripts; variables are always overwritten.
         session: The session of ``init()`` if not given.
 
@@ -43,7 +42,6 @@ def broadcast_variables(
         NotInitialized: ``init()`` has not been called.
         DeclarationError: Ranks differ in a variable's shape or dtype.
     """
-    refuse_process_set(process_set)
     variables = list(variables)
     if not variables:
         raise ValueError(
@@ -54,13 +52,39 @@ def broadcast_variables(
     labels = [label_of(variable, position) for position, variable in enumerate(variables)]
     if tf.executing_eagerly():
         arrays = [(label, array_of(variable)) for label, variable in zip(labels, variables, strict=True)]
-        for variable, value in zip(variables, broadcast_arrays(arrays, root_rank, session), strict=True):
+        found = broadcast_arrays(arrays, root_rank, session, process_set)
+        for variable, value in zip(variables, found, strict=True):
             variable.assign(value)
         return None
-    return _in_graph(variables, labels, root_rank, session)
+
+    def call_of(check: Check, label: str) -> Call:
+        return copy_call(check, root_rank, f"variable.{label}", session, process_set)
+
+    return _in_graph(variables, labels, call_of)
 
 
-def _in_graph(variables: list[Any], labels: list[str], root_rank: int, session: Session | None) -> Any:
+def broadcast_(
+    variables: Iterable[Any],
+    root_rank: int,
+    name: str | None = None,
+    process_set: ProcessSet | None = None,
+    *,
+    session: Session | None = None,
+) -> list[Any]:
+    """``broadcast_variables`` under Horovod's other name; ``name`` means nothing.
+
+    Returns:
+        The variables; in a graph their values after it.
+    """
+    variables = list(variables)
+    done = broadcast_variables(variables, root_rank, process_set, session=session)
+    if done is None:
+        return variables
+    with tf.control_dependencies([done]):
+        return [tf.identity(variable) for variable in variables]
+
+
+def _in_graph(variables: list[Any], labels: list[str], call_of: Callable[[Check, str], Call]) -> Any:
     items = []
     for variable, label in zip(variables, labels, strict=True):
         value = tf.convert_to_tensor(variable)
@@ -68,7 +92,7 @@ def _in_graph(variables: list[Any], labels: list[str], root_rank: int, session: 
         def checked(name: str, op: Any, value: Any = value) -> None:
             check(value, name, op)
 
-        items.append(dense(copy_call(checked, root_rank, f"variable.{label}", session), value))
+        items.append(dense(call_of(checked, label), value))
     results = carry_out(items)
     return tf.group(*[variable.assign(value) for variable, (value,) in zip(variables, results, strict=True)])
 
@@ -113,7 +137,7 @@ def broadcast_object(
     root_rank: int = 0,
     session: Any = None,
     name: str | None = None,
-    process_set: object = None,
+    process_set: ProcessSet | None = None,
     *,
     allow_pickle: bool = False,
 ) -> Any:
@@ -127,7 +151,7 @@ def broadcast_object(
         session: The byteps session, that of ``init()`` if not given. A TensorFlow 1 session, as Horovod
             scripts pass, is not needed and means nothing.
         name: Identifies the call across ranks; by the order of calls if not given.
-        process_set: None or ``global_process_set``.
+        process_set: The ranks that take part; all if not given. ``root_rank`` is a global rank all the same.
         allow_pickle: Send the object pickled; the same on all ranks. Unpickling runs what the root says.
 
     Raises:
@@ -135,15 +159,30 @@ def broadcast_object(
         ValueError: The root is no rank, or pickled without ``allow_pickle`` here.
         NotInitialized: ``init()`` has not been called.
     """
-    refuse_process_set(process_set)
-    return _exchange(session, allow_pickle).broadcast(obj, root_rank, name)
+    return _exchange(session, allow_pickle, process_set).broadcast(obj, root_rank, name)
+
+
+def broadcast_object_fn(
+    root_rank: int = 0,
+    session: Any = None,
+    name: str | None = None,
+    process_set: ProcessSet | None = None,
+    *,
+    allow_pickle: bool = False,
+) -> Callable[[object], Any]:
+    """A function of the object that does what ``broadcast_object`` does with these arguments."""
+
+    def broadcast(obj: object) -> Any:
+        return broadcast_object(obj, root_rank, session, name, process_set, allow_pickle=allow_pickle)
+
+    return broadcast
 
 
 def allgather_object(
     obj: object,
     session: Any = None,
     name: str | None = None,
-    process_set: object = None,
+    process_set: ProcessSet | None = None,
     *,
     allow_pickle: bool = False,
 ) -> list[Any]:
@@ -159,10 +198,9 @@ def allgather_object(
         ValueError: Another rank's object cannot be sent.
         NotInitialized: ``init()`` has not been called.
     """
-    refuse_process_set(process_set)
-    return _exchange(session, allow_pickle).allgather(obj, name)
+    return _exchange(session, allow_pickle, process_set).allgather(obj, name)
 
 
-def _exchange(session: Any, allow_pickle: bool) -> ObjectExchange:
-    given = session if isinstance(session, Session) else current()
-    return ObjectExchange(given, ObjectCodec(), allow_pickle)
+def _exchange(session: Any, allow_pickle: bool, process_set: ProcessSet | None) -> ObjectExchange:
+    group = group_of(process_set, session if isinstance(session, Session) else None)
+    return ObjectExchange(group.session, ObjectCodec(), allow_pickle, group.members)

@@ -27,6 +27,8 @@ from byteps.adapters.basics import (
     rank,
     shutdown,
     size,
+    start_timeline,
+    stop_timeline,
 )
 from byteps.adapters.builds import (
     HorovodInternalError,
@@ -166,5 +168,7 @@ __all__ = [
     "shutdown",
     "size",
     "sparse_allreduce_async",
+    "start_timeline",
+    "stop_timeline",
     "synchronize",
 ]

@@ -11,7 +11,7 @@ from torch.optim import Optimizer
 
 from byteps.adapters import adasum as combining
 from byteps.adapters.later import InBackground
-from byteps.adapters.process_sets import Group, ProcessSet, group_of
+from byteps.adapters.process_sets import ProcessSet
 from byteps.adapters.reductions import Sum
 from byteps.session import Session
 from byteps.torch.handles import ResultHandle, TensorHandle
@@ -38,8 +38,7 @@ class Combining(Reduction):
         """See ``Reduction.out_of_place``."""
         wide = tensor.detach().to("cpu", torch.float32 if tensor.dtype in _NARROW else tensor.dtype)
         values = wide.contiguous().numpy()
-        group = Group(self.session, tuple(range(self.session.size)))
-        later = InBackground(combining.adasum(group, (self.name, self.ephemeral), values))
+        later = InBackground(combining.adasum(self.group, (self.name, self.ephemeral), values))
         return ResultHandle(self.name, later, lambda: torch.from_numpy(later.wait()).to(tensor))
 
     def gradient(self, gradient: Tensor) -> Tensor:
@@ -62,12 +61,7 @@ def combining_of(
     """
     if not tensor.is_floating_point() or tensor.layout != torch.strided:
         raise ValueError(f"Adasum needs dense floating-point tensors, not {tensor.dtype} {tensor.layout}")
-    if scales != (1.0, 1.0):
-        raise ValueError("Adasum takes no prescale_factor= or postscale_factor=")
-    group = group_of(process_set, session)
-    if group.number:
-        raise NotImplementedError("Adasum is for all ranks: it takes no process set")
-    full_name, ephemeral = group.name("adasum", name)
+    group, (full_name, ephemeral) = combining.adasum_group(name, scales, process_set, session)
     return Combining(group.session, full_name, Sum, ephemeral=ephemeral)
 
 

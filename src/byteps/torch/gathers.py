@@ -210,18 +210,9 @@ def _exchange(
     session: Session | None,
 ) -> _Exchange:
     block_of(tensor, "alltoall" if name is None else repr(name))
-    checked = None if splits is None else _checked(splits)
+    checked = None if splits is None else gathering.whole_splits(splits)
     group = group_of(process_set, session)
     return _Exchange(group, group.name("alltoall", name), checked)
-
-
-def _checked(splits: Sequence[int] | Tensor) -> list[int]:
-    given = torch.as_tensor(splits)
-    if given.dim() != 1 or given.is_floating_point() or given.dtype is torch.bool:
-        raise ValueError(
-            f"splits= must be a list of integers or an int32 tensor of one dimension, not {splits!r}"
-        )
-    return [int(count) for count in given.tolist()]
 
 
 def _as_splits(received: Sequence[int]) -> Tensor:

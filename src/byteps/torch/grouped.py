@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from byteps.adapters.blocks import describe
+from byteps.adapters.arguments import Scaling, scaled
+from byteps.adapters.calls import calls_together, fields_of
 from byteps.adapters.later import begin_all, wait_all
-from byteps.adapters.reductions import Average, Sum, resolve_op
+from byteps.adapters.reductions import check_gradient, resolve_op
 from byteps.dtypes import ReduceOp
-from byteps.torch.arguments import Scaling, scaled
 from byteps.torch.compression import Compression, Compressor
 from byteps.torch.differentiable import differentiable_group
 from byteps.torch.handles import ResultHandle
@@ -50,8 +50,7 @@ class _Together:
     def gradients(self, gradients: Sequence[Tensor]) -> list[Tensor]:
         """Reduced together like what they are the gradients of."""
         for one in self.reductions:
-            if one.op not in (Average, Sum):
-                raise ValueError(f"{one.name}: {one.op.name.title()} has no gradient here")
+            check_gradient(one.name, one.op)
         named = [replace(one, name=f"{one.name}.gradient") for one in self.reductions]
         return differentiable_group(gradients, _Together(named, self.compression))
 
@@ -147,20 +146,7 @@ def _resolve(
     for tensor in tensors:
         spec_of(tensor, "grouped_allreduce" if name is None else repr(name), resolved)
     group, scales = scaled(**scaling)
-    label, ephemeral = group.name("grouped_allreduce", name)
-    whole = describe([(element_type(one, label), one.shape) for one in tensors])
-    return _Together(
-        [
-            Reduction(
-                group.session,
-                f"{label}.{position}",
-                resolved,
-                scales,
-                ephemeral=ephemeral,
-                members=group.members,
-                context=f"of a group of {len(tensors)}: {whole}",
-            )
-            for position in range(len(tensors))
-        ],
-        compression,
-    )
+    named = group.name("grouped_allreduce", name)
+    described = [(element_type(one, named[0]), one.shape) for one in tensors]
+    calls = calls_together(group, named, resolved, scales, described)
+    return _Together([Reduction(**fields_of(call)) for call in calls], compression)

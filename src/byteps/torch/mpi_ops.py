@@ -14,6 +14,8 @@ from byteps.adapters.basics import (
     rank,
     shutdown,
     size,
+    start_timeline,
+    stop_timeline,
 )
 from byteps.adapters.builds import (
     HorovodInternalError,
@@ -134,5 +136,7 @@ __all__ = [
     "shutdown",
     "size",
     "sparse_allreduce_async",
+    "start_timeline",
+    "stop_timeline",
     "synchronize",
 ]

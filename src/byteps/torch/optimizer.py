@@ -19,7 +19,7 @@ from torch.optim import LBFGS, Optimizer
 from byteps.adapters.current import current
 from byteps.adapters.gradients import check_foreign, checked_passes, gradient_prefix, gradient_scales
 from byteps.adapters.parameters import named_parameters_of
-from byteps.adapters.process_sets import ProcessSet, group_of
+from byteps.adapters.process_sets import ProcessSet, group_of_member
 from byteps.adapters.reductions import Adasum, Average, Combination, Operator, Sum
 from byteps.session import Session
 from byteps.torch.adasum import adasum_optimizer
@@ -305,9 +305,8 @@ def DistributedOptimizer(  # noqa: N802  (the name that scripts use)
         _check_all(process_set)
         return adasum_optimizer(optimizer, parameters, gradient_prefix(session), session)
     wrapped = _share(optimizer, passes)
-    outside = process_set is not None and process_set.included() is False
-    if not outside and (session.size > 1 or session.config.force_distributed):
-        group = group_of(process_set, session)
+    group = group_of_member(process_set, session)
+    if group is not None and (session.size > 1 or session.config.force_distributed):
         how = (op, scales, compression, sparse_as_dense, _ADVICE, group.members)
         exchange = Exchange(session, gradient_prefix(session, group.number), *how)
         wrapped._reducer = GradientReducer(exchange, parameters, passes)

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from byteps.adapters import scattering
+from byteps.adapters.arguments import Scaling, scaled
 from byteps.adapters.process_sets import Group
-from byteps.adapters.reductions import Average, Sum, resolve_op
+from byteps.adapters.reductions import Average, resolve_op
 from byteps.dtypes import ReduceOp
-from byteps.torch.arguments import Scaling, scaled
 from byteps.torch.compression import Compression, Compressor
 from byteps.torch.differentiable import differentiable_group
 from byteps.torch.gathers import Gather
@@ -54,9 +54,7 @@ class _Scatter:
 
     def gradients(self, gradients: Sequence[Tensor]) -> list[Tensor]:
         """The rows' gradients from all ranks; those of a sum times the number of ranks: Horovod's rule."""
-        if self.op not in (Average, Sum):
-            raise ValueError(f"{self.named[0]}: {self.op.name.title()} has no gradient here")
-        factor = self.scales[0] * self.scales[1] * (self.group.size if self.op is Sum else 1)
+        factor = scattering.gradient_factor(self.named[0], self.op, self.scales, self.group.size)
         gather = Gather(self.group, (f"{self.named[0]}.gradient", True))
         return gather.start([gradient * factor for gradient in gradients]).synchronize()
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from byteps.adapters import current
-from byteps.adapters.process_sets import ProcessSet, add_process_set
+from byteps.adapters import basics
+from byteps.adapters.process_sets import ProcessSet
 from byteps.communicator import Collectives, Meeting
 from byteps.config import Config
 
@@ -33,15 +33,7 @@ def init(
         HandshakeError: The coordinator belongs to another job, or tokens differ.
         ValueError: ``comm`` is given, or a process set cannot be; see ``add_process_set``.
     """
-    wanted = [] if process_sets is None or process_sets == "dynamic" else list(process_sets)
-    if not all(isinstance(one, ProcessSet) for one in wanted):
-        raise ValueError(f'process_sets= must be a list of ProcessSet or "dynamic", not {process_sets!r}')
-    if comm is not None:
-        raise ValueError("init() cannot choose ranks by comm=; start only those that take part")
-    session = current.init(_discover, _engine, **settings)
-    for one in wanted:
-        if isinstance(one, ProcessSet) and one.process_set_id is None:  # init() may have been called before
-            add_process_set(one, session=session)
+    basics.begin(_discover, _engine, comm, process_sets, settings)
 
 
 def _engine(meeting: Meeting) -> Collectives:

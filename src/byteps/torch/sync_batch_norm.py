@@ -101,7 +101,7 @@ class _Normalize(torch.autograd.Function):
         scale = (variance + eps).rsqrt()
         normalized = (input - _shaped(mean, input)) * _shaped(scale, input)
         ctx.save_for_backward(normalized, weight, scale, count)
-        ctx.reduction, ctx.has_bias = reduction, bias is not None
+        ctx.reduction, ctx.bias_dtype = reduction, None if bias is None else bias.dtype
         output = normalized if weight is None else normalized * _shaped(weight, input)
         output = output if bias is None else output + _shaped(bias, input)
         ctx.mark_non_differentiable(mean, variance, count)
@@ -126,7 +126,7 @@ class _Normalize(torch.autograd.Function):
         factor = _shaped(scale if weight is None else scale * weight, gradient)
         to_input = ((gradient - mean - normalized * product) * factor).to(gradient.dtype)
         to_weight = None if weight is None else own[channels:].to(weight.dtype)
-        to_bias = own[:channels].to(gradient.dtype) if ctx.has_bias else None
+        to_bias = None if ctx.bias_dtype is None else own[:channels].to(ctx.bias_dtype)
         return to_input, to_weight, to_bias, None, None
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from byteps.config import Config
 from byteps.errors import remedy
+from byteps.trace.later import DYNAMIC, LaterTrace
 from byteps.trace.recorder import Recorder, Trace
 from byteps.trace.spool import Head, Spool
 from byteps.trace.window import Window
@@ -46,18 +47,29 @@ def open_trace(config: Config, role: str, number: int, size: int, coordinated: b
         size: number of workers.
         coordinated: whether there is a coordinator whose clock can be asked for.
     """
-    if not config.timeline:
+    if not config.timeline or (config.timeline == DYNAMIC and role != "worker"):
         return Trace()
-    path = own_path(config.timeline, role, number)
+
+    def recorder(file: str) -> Recorder:
+        start_ns, first_step = time.monotonic_ns(), max(1, config.trace_start_step)
+        head = Head(role, number, size, socket.gethostname(), os.getpid(), start_ns, coordinated, first_step)
+        return _open(file, head, Window(config.trace_start_step, config.trace_end_step))
+
+    if config.timeline == DYNAMIC:
+        return LaterTrace(recorder)
     try:
-        if not path.parent.is_dir():
-            path.parent.mkdir(parents=True, exist_ok=True)
-            _log.warning("the folder of the timeline, %s, did not exist and was made", path.parent)
-        spool = Spool(path.with_name(path.name + ".part"))
-        start_ns = time.monotonic_ns()
-        host, first_step = socket.gethostname(), max(1, config.trace_start_step)
-        spool.begin(Head(role, number, size, host, os.getpid(), start_ns, coordinated, first_step))
+        return recorder(config.timeline)
     except OSError as error:
+        path = own_path(config.timeline, role, number)
         _log.warning("no timeline is recorded: cannot write %s: %s%s", path, error.strerror, remedy(error))
         return Trace()
-    return Recorder(spool, path, Window(config.trace_start_step, config.trace_end_step))
+
+
+def _open(file: str, head: Head, window: Window) -> Recorder:
+    path = own_path(file, head.role, head.number)
+    if not path.parent.is_dir():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        _log.warning("the folder of the timeline, %s, did not exist and was made", path.parent)
+    spool = Spool(path.with_name(path.name + ".part"))
+    spool.begin(head)
+    return Recorder(spool, path, window)

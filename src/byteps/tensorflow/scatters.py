@@ -1,0 +1,106 @@
+"""``reducescatter``: a share of the rows of a reduced tensor. Names and errors are as in ``ops``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import tensorflow as tf
+
+from byteps.adapters.arguments import Scaling, scaled
+from byteps.adapters.arrays import Array, Round
+from byteps.adapters.collectives import scatter_round
+from byteps.adapters.process_sets import Group
+from byteps.adapters.reductions import Average, resolve_op
+from byteps.adapters.scattering import gradient_factor, shares
+from byteps.dtypes import ReduceOp
+from byteps.tensorflow.compression import Compression, compressed
+from byteps.tensorflow.differentiable import differentiable_group, once
+from byteps.tensorflow.gathers import Gather
+from byteps.tensorflow.rounds import Item, carry_out_one, graph_name
+from byteps.tensorflow.tensors import rows_to_send
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+
+@dataclass(frozen=True)
+class _Scatter:
+    """A reducescatter with its arguments resolved; see ``Operation``."""
+
+    group: Group
+    named: tuple[str, bool]
+    op: ReduceOp
+    scales: tuple[float, float]
+
+    def start(self, tensors: Sequence[Any]) -> list[Any]:
+        """See ``Operation``."""
+
+        def begin(*arrays: Array) -> Round:
+            return scatter_round(self.group, self.named, self.op, self.scales, arrays)
+
+        return carry_out_one(Item(begin, tensors, [*map(self._share, tensors)]))
+
+    def gradients(self, upstream: Sequence[Any]) -> list[Any]:
+        """The rows' gradients from all ranks."""
+        name, ephemeral = self.named
+        factor = gradient_factor(name, self.op, self.scales, self.group.size)
+        gather = Gather(self.group, (f"{name}.gradient", once(ephemeral)))
+        return differentiable_group(gather, [one * tf.cast(factor, one.dtype) for one in upstream])
+
+    def _share(self, tensor: Any) -> tuple[Any, Any]:
+        """Dtype and shape of the result, as far as they are known."""
+        rows = tensor.shape[0] if tensor.shape.rank else None
+        share = None if rows is None else shares(rows, self.group.size)[self.group.index]
+        return tensor.dtype, tf.TensorShape([share]).concatenate(tensor.shape[1:])
+
+
+def reducescatter(
+    tensor: Any,
+    device_dense: str = "",
+    compression: Any = Compression.none,
+    op: ReduceOp = Average,
+    name: str | None = None,
+    ignore_name_scope: bool = False,
+    **scaling: Unpack[Scaling],
+) -> Any:
+    """Reduce a tensor over all ranks and return this rank's share of its rows as a new tensor.
+
+    The rows are shared out in the order of the ranks, as equally as can be; the first ranks get one more.
+    Each rank receives its share only. Gradients flow through it where ``op`` is ``Average`` or ``Sum``.
+
+    Args:
+        tensor: At least one dimension; the same shape and dtype on all ranks.
+        device_dense, ignore_name_scope: Accepted for Horovod scripts; mean nothing.
+        compression: One of ``Compression``, or a class like them.
+        op: ``Average``, ``Sum``, ``Min``, ``Max`` or ``Product``.
+        name: Identifies the tensor across ranks.
+        scaling: ``prescale_factor``, ``postscale_factor``, ``process_set``, ``session``: see ``allreduce``.
+
+    Raises:
+        ValueError, TypeError: The tensor cannot be sent or is a scalar, or another argument is wrong.
+        DeclarationError: Ranks differ in what must be equal; on all ranks, naming two.
+    """
+    return grouped_reducescatter([tensor], "", compression, op, name, **scaling)[0]
+
+
+@tf.autograph.experimental.do_not_convert
+def grouped_reducescatter(
+    tensors: Sequence[Any],
+    device_dense: str = "",
+    compression: Any = Compression.none,
+    op: ReduceOp = Average,
+    name: str | None = None,
+    ignore_name_scope: bool = False,
+    **scaling: Unpack[Scaling],
+) -> list[Any]:
+    """``reducescatter`` of several tensors together."""
+    if not tensors:
+        raise ValueError("reducescatter needs at least one tensor")
+    op = resolve_op(None, op)
+    tensors = [rows_to_send(tensor, "reducescatter", name, op) for tensor in tensors]
+    group, scales = scaled(**scaling)
+    name = graph_name(tensors[0], op) if name is None else name
+    scatter = _Scatter(group, group.name("reducescatter", name), op, scales)
+    return compressed(compression, tensors, lambda wires: differentiable_group(scatter, wires))
