@@ -257,6 +257,14 @@ def ranks_of(process_set_id: int) -> tuple[int, ...]:
     return ranks
 
 
+def refuse_process_set(process_set: object) -> None:
+    """Raise ValueError where only all ranks can take part and some are asked for."""
+    if process_set is not None and process_set is not global_process_set:
+        raise ValueError(
+            f"process_set= is not supported here, all ranks take part: leave out {process_set!r}"
+        )
+
+
 def wait_for_members(group: Group) -> None:
     """Wait until all ranks of a group have called this."""
     sum_small(group, group.name("barrier", None)[0], np.zeros(1, np.int64))
