@@ -26,7 +26,6 @@ def allreduce(
     value: Any,
     name: str | None = None,
     average: bool | None = None,
-    *,
     op: ReduceOp | None = None,
     **scaling: Unpack[Scaling],
 ) -> Array:
