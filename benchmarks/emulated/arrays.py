@@ -42,7 +42,7 @@ class ArrayLayer:
         """Sleep for the backward pass; the data's gradient, and those of the layer's parameters."""
         began = time.monotonic()
         sizes = enumerate(self.emulates.elements, self._first)
-        found = [self._table.of(number, elements, self._step).numpy().copy() for number, elements in sizes]
+        found = [self._table.of(number, elements, self._step).numpy() for number, elements in sizes]
         self._step += 1
         self._clock.spend(self.emulates.backward_s, began)
         return [np.asarray(gradient), *found]

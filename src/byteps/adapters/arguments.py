@@ -11,20 +11,40 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 
-class Scaling(TypedDict, total=False):
+class Among(TypedDict, total=False):
+    """Among whom a tensor is exchanged.
+
+    Attributes:
+        process_set: The ranks that take part; all if not given.
+        session: The session of ``init()`` if not given.
+        ignore_name_scope: Accepted for Horovod scripts; means nothing.
+    """
+
+    process_set: ProcessSet | None
+    session: Session | None
+    ignore_name_scope: bool
+
+
+class Scaling(Among, total=False):
     """How a reduction scales, and among whom.
 
     Attributes:
         prescale_factor: Applied to each contribution before the reduction.
         postscale_factor: Applied to the result.
-        process_set: The ranks that take part; all if not given.
-        session: The session of ``init()`` if not given.
     """
 
     prescale_factor: float
     postscale_factor: float
-    process_set: ProcessSet | None
-    session: Session | None
+
+
+def group_among(**given: Unpack[Among]) -> Group:
+    """The ranks that keyword arguments mean.
+
+    Raises:
+        TypeError: An argument of another name is given.
+        ValueError: The process set is not registered, or does not include this rank.
+    """
+    return scaled(**given)[0]
 
 
 def scaled(**given: Unpack[Scaling]) -> tuple[Group, tuple[float, float]]:

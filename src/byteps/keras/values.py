@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import keras
 import numpy as np
 
+from byteps.adapters.arguments import Scaling, scaled
 from byteps.adapters.arrays import Array, GatherRound, element_type, reduce_arrays
 from byteps.adapters.calls import Call, copy_call, reduction_call, tensor_spec
 from byteps.adapters.collectives import scatter_round
@@ -17,16 +18,16 @@ from byteps.adapters.variables import broadcast_arrays
 from byteps.dtypes import ReduceOp
 from byteps.session import Session
 
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
 
 def allreduce(
     value: Any,
     name: str | None = None,
     average: bool | None = None,
-    prescale_factor: float = 1.0,
-    postscale_factor: float = 1.0,
     op: ReduceOp | None = None,
-    *,
-    session: Session | None = None,
+    **scaling: Unpack[Scaling],
 ) -> Array:
     """Reduce a value over all ranks.
 
@@ -34,10 +35,9 @@ def allreduce(
         value: A number, array or eager tensor.
         name: Identifies the value across ranks; by the order of calls if not given.
         average: Old way to say ``op=Average`` (True) or ``op=Sum`` (False).
-        prescale_factor: Applied to each contribution before the reduction.
-        postscale_factor: Applied to the result.
         op: ``Average`` (the default), ``Sum``, ``Min``, ``Max`` or ``Product``.
-        session: The session of ``init()`` if not given.
+        scaling: ``prescale_factor`` for each contribution and ``postscale_factor`` for the result,
+            ``process_set`` and ``session``.
 
     Returns:
         A numpy array of the value's shape and dtype.
@@ -48,12 +48,14 @@ def allreduce(
         DeclarationError: Ranks differ in the value's shape or dtype.
     """
     array = _array(value)
-    scales = (float(prescale_factor), float(postscale_factor))
+    group, scales = scaled(**scaling)
 
     def check(label: str, op: ReduceOp) -> None:
         tensor_spec(label, element_type(array.dtype.name, label), (), op)
 
-    return _one(reduction_call(check, average, op, name, scales=scales, session=session), array)
+    chosen = scaling.get("process_set")
+    call = reduction_call(check, average, op, name, scales=scales, session=group.session, process_set=chosen)
+    return _one(call, array)
 
 
 def push_pull(

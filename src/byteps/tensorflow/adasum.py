@@ -6,14 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from byteps.adapters.adasum import adasum_group
 from byteps.adapters.arrays import Array, Round
 from byteps.adapters.collectives import CombiningRound
-from byteps.adapters.process_sets import Group, ProcessSet
-from byteps.dtypes import ReduceOp
-from byteps.session import Session
+from byteps.adapters.process_sets import Group
 from byteps.tensorflow.differentiable import differentiable_group
-from byteps.tensorflow.rounds import Item, carry_out_one, graph_name
+from byteps.tensorflow.rounds import Item, carry_out_one
 
 
 @dataclass(frozen=True)
@@ -36,20 +33,6 @@ class _Combination:
         raise ValueError(f"{self.named[0]}: Adasum has no gradient here: tf.stop_gradient its input")
 
 
-def combined(
-    tensor: Any,
-    name: str | None,
-    scales: tuple[float, float] = (1.0, 1.0),
-    session: Session | None = None,
-    process_set: ProcessSet | None = None,
-) -> Any:
-    """The combination of a dense tensor over all ranks.
-
-    Raises:
-        ValueError: The tensor is not floating-point, or factors are given.
-        NotImplementedError: A process set is given.
-    """
-    if not tensor.dtype.is_floating:
-        raise ValueError(f"Adasum needs dense floating-point tensors, not {tensor.dtype.name}")
-    name = graph_name(tensor, ReduceOp.SUM) if name is None else name
-    return differentiable_group(_Combination(*adasum_group(name, scales, process_set, session)), [tensor])[0]
+def combined(tensor: Any, group: Group, named: tuple[str, bool]) -> Any:
+    """The combination of a dense tensor of floating-point numbers; ``adasum_group`` gives the other two."""
+    return differentiable_group(_Combination(group, named), [tensor])[0]

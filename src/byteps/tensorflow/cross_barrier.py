@@ -22,6 +22,10 @@ from byteps.tensorflow.rounds import refuse_xla
 from byteps.tensorflow.single_updates import SingleUpdates
 from byteps.tensorflow.tensors import label_of
 
+_EAGER = (
+    "works within tf.function only: eager code runs line by line, so nothing could wait where a variable is "
+    "read. Decorate the step by @tf.function, or use DistributedGradientTape"
+)
 _COMPRESSORS = (Compression.none, Compression.fp16, Compression.bf16)
 
 
@@ -132,11 +136,7 @@ class CrossBarrier:
 
     def _check_graph(self, call: str) -> None:
         if tf.executing_eagerly():
-            raise RuntimeError(
-                f"CrossBarrier.{call}() works within tf.function only: eager code runs line by line, so "
-                "nothing could wait where a variable is read. Decorate the step by @tf.function, or use "
-                "DistributedGradientTape"
-            )
+            raise RuntimeError(f"CrossBarrier.{call}() {_EAGER}")
         refuse_xla(tf.compat.v1.get_default_graph())
 
     def _wait_node(self, place: int, variable: Any) -> tuple[Any, Any]:

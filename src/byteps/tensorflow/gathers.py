@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
+from byteps.adapters.arguments import Among, group_among
 from byteps.adapters.arrays import Array, GatherRound
 from byteps.adapters.calls import Call
 from byteps.adapters.collectives import ExchangeRound
 from byteps.adapters.gathering import whole_splits
-from byteps.adapters.process_sets import Group, ProcessSet, group_of
+from byteps.adapters.process_sets import Group, ProcessSet
 from byteps.dtypes import ReduceOp
 from byteps.session import Session
 from byteps.tensorflow.differentiable import Reduction, differentiable_group, once
 from byteps.tensorflow.rounds import Item, carry_out_one, graph_name, rows_of
 from byteps.tensorflow.tensors import rows_to_send
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 
 class Gather:
@@ -115,33 +119,18 @@ def allgather(
 
 
 @tf.autograph.experimental.do_not_convert
-def grouped_allgather(
-    tensors: Sequence[Any],
-    name: str | None = None,
-    ignore_name_scope: bool = False,
-    process_set: ProcessSet | None = None,
-    *,
-    session: Session | None = None,
-) -> list[Any]:
+def grouped_allgather(tensors: Sequence[Any], name: str | None = None, **among: Unpack[Among]) -> list[Any]:
     """``allgather`` of several tensors together, in one exchange of shapes."""
     if not tensors:
         raise ValueError("allgather needs at least one tensor")
     tensors = [rows_to_send(tensor, "allgather", name) for tensor in tensors]
     name = graph_name(tensors[0], ReduceOp.COPY, rows=True) if name is None else name
-    group = group_of(process_set, session)
+    group = group_among(**among)
     return differentiable_group(Gather(group, group.name("allgather", name)), tensors)
 
 
 @tf.autograph.experimental.do_not_convert
-def alltoall(
-    tensor: Any,
-    splits: Any = None,
-    name: str | None = None,
-    ignore_name_scope: bool = False,
-    process_set: ProcessSet | None = None,
-    *,
-    session: Session | None = None,
-) -> Any:
+def alltoall(tensor: Any, splits: Any = None, name: str | None = None, **among: Unpack[Among]) -> Any:
     """Send rows to each rank and return what came, in the order of the senders, as a new tensor.
 
     Gradients flow through it, back to where the rows came from.
@@ -151,9 +140,7 @@ def alltoall(
         splits: How many rows go to each rank; without it, equally many. In a graph it may be a tensor whose
             values are known only when the graph runs.
         name: Identifies the tensor across ranks.
-        ignore_name_scope: Accepted for Horovod scripts; means nothing.
-        process_set: The ranks that take part; all if not given.
-        session: The session of ``init()`` if not given.
+        among: ``process_set``, ``session``, ``ignore_name_scope``: see ``allgather``.
 
     Returns:
         The new tensor; with ``splits``, a pair of it and how many rows came from each rank (int32).
@@ -164,7 +151,7 @@ def alltoall(
     """
     tensor = rows_to_send(tensor, "alltoall", name)
     name = graph_name(tensor, ReduceOp.COPY, rows=True) if name is None else name
-    group = group_of(process_set, session)
+    group = group_among(**among)
     if splits is not None and not tf.is_tensor(splits):
         splits = tf.constant(whole_splits(splits), tf.int32)
     exchange = _Exchange(group, group.name("alltoall", name), splits)

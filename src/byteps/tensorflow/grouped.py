@@ -57,7 +57,6 @@ def grouped_allreduce(
     compression: Any = Compression.none,
     op: ReduceOp | None = None,
     name: str | None = None,
-    ignore_name_scope: bool = False,
     **scaling: Unpack[Scaling],
 ) -> list[Any]:
     """Reduce several tensors over all ranks and return new tensors that gradients flow through.
@@ -68,7 +67,7 @@ def grouped_allreduce(
     Args:
         tensors: At least one; each as for ``push_pull``.
         average, compression, op: As for ``allreduce``, without Adasum.
-        device_dense, device_sparse, ignore_name_scope: Accepted for Horovod scripts; mean nothing.
+        device_dense, device_sparse: Accepted for Horovod scripts; mean nothing.
         name: Identifies the group across ranks.
         scaling: ``prescale_factor``, ``postscale_factor``, ``process_set``, ``session``: see ``allreduce``.
     """

@@ -19,6 +19,7 @@ from typing import Any
 import tensorflow as tf
 
 from byteps.adapters import basics
+from byteps.adapters.adasum import adasum_group
 from byteps.adapters.calls import copy_call, reduction_call
 from byteps.adapters.process_sets import ProcessSet, ranks_of
 from byteps.adapters.reductions import Adasum, Operator, resolve_op
@@ -116,7 +117,10 @@ def _reduce(value: Any, given: _Arguments) -> Any:
     if given.op == Adasum:
         if rows:
             raise NotImplementedError("Adasum of IndexedSlices is not supported: send tf.convert_to_tensor")
-        how = (name, given.scales, given.session, given.process_set)
+        if not tensor.dtype.is_floating:
+            raise ValueError(f"Adasum needs dense floating-point tensors, not {tensor.dtype.name}")
+        name = graph_name(tensor, ReduceOp.SUM) if name is None else name
+        how = adasum_group(name, given.scales, given.process_set, given.session)
         return compressed(given.compression, [tensor], lambda wires: [combined(wires[0], *how)])[0]
     op = resolve_op(given.average, given.op)
     name = graph_name(tensor, op, rows) if name is None else name

@@ -56,35 +56,6 @@ class _Scatter:
         return tensor.dtype, tf.TensorShape([share]).concatenate(tensor.shape[1:])
 
 
-def reducescatter(
-    tensor: Any,
-    device_dense: str = "",
-    compression: Any = Compression.none,
-    op: ReduceOp = Average,
-    name: str | None = None,
-    ignore_name_scope: bool = False,
-    **scaling: Unpack[Scaling],
-) -> Any:
-    """Reduce a tensor over all ranks and return this rank's share of its rows as a new tensor.
-
-    The rows are shared out in the order of the ranks, as equally as can be; the first ranks get one more.
-    Each rank receives its share only. Gradients flow through it where ``op`` is ``Average`` or ``Sum``.
-
-    Args:
-        tensor: At least one dimension; the same shape and dtype on all ranks.
-        device_dense, ignore_name_scope: Accepted for Horovod scripts; mean nothing.
-        compression: One of ``Compression``, or a class like them.
-        op: ``Average``, ``Sum``, ``Min``, ``Max`` or ``Product``.
-        name: Identifies the tensor across ranks.
-        scaling: ``prescale_factor``, ``postscale_factor``, ``process_set``, ``session``: see ``allreduce``.
-
-    Raises:
-        ValueError, TypeError: The tensor cannot be sent or is a scalar, or another argument is wrong.
-        DeclarationError: Ranks differ in what must be equal; on all ranks, naming two.
-    """
-    return grouped_reducescatter([tensor], "", compression, op, name, **scaling)[0]
-
-
 @tf.autograph.experimental.do_not_convert
 def grouped_reducescatter(
     tensors: Sequence[Any],
@@ -92,10 +63,25 @@ def grouped_reducescatter(
     compression: Any = Compression.none,
     op: ReduceOp = Average,
     name: str | None = None,
-    ignore_name_scope: bool = False,
     **scaling: Unpack[Scaling],
 ) -> list[Any]:
-    """``reducescatter`` of several tensors together."""
+    """Reduce tensors over all ranks and return this rank's share of the rows of each as a new tensor.
+
+    The rows are shared out in the order of the ranks, as equally as can be; the first ranks get one more.
+    Each rank receives its share only. Gradients flow through it where ``op`` is ``Average`` or ``Sum``.
+
+    Args:
+        tensors: At least one, of at least one dimension; the same shapes and dtypes on all ranks.
+        device_dense: Accepted for Horovod scripts; means nothing.
+        compression: One of ``Compression``, or a class like them.
+        op: ``Average``, ``Sum``, ``Min``, ``Max`` or ``Product``.
+        name: Identifies the tensors across ranks.
+        scaling: ``prescale_factor``, ``postscale_factor``, ``process_set``, ``session``: see ``allreduce``.
+
+    Raises:
+        ValueError, TypeError: A tensor cannot be sent or is a scalar, or another argument is wrong.
+        DeclarationError: Ranks differ in what must be equal; on all ranks, naming two.
+    """
     if not tensors:
         raise ValueError("reducescatter needs at least one tensor")
     op = resolve_op(None, op)
@@ -104,3 +90,8 @@ def grouped_reducescatter(
     name = graph_name(tensors[0], op) if name is None else name
     scatter = _Scatter(group, group.name("reducescatter", name), op, scales)
     return compressed(compression, tensors, lambda wires: differentiable_group(scatter, wires))
+
+
+def reducescatter(tensor: Any, *arguments: Any, **options: Any) -> Any:
+    """``grouped_reducescatter`` of one tensor, under its other arguments."""
+    return grouped_reducescatter([tensor], *arguments, **options)[0]

@@ -162,20 +162,9 @@ def broadcast_object(
     return _exchange(session, allow_pickle, process_set).broadcast(obj, root_rank, name)
 
 
-def broadcast_object_fn(
-    root_rank: int = 0,
-    session: Any = None,
-    name: str | None = None,
-    process_set: ProcessSet | None = None,
-    *,
-    allow_pickle: bool = False,
-) -> Callable[[object], Any]:
+def broadcast_object_fn(root_rank: int = 0, *arguments: Any, **options: Any) -> Callable[[object], Any]:
     """A function of the object that does what ``broadcast_object`` does with these arguments."""
-
-    def broadcast(obj: object) -> Any:
-        return broadcast_object(obj, root_rank, session, name, process_set, allow_pickle=allow_pickle)
-
-    return broadcast
+    return lambda obj: broadcast_object(obj, root_rank, *arguments, **options)
 
 
 def allgather_object(
