@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import sys
 from typing import Any
@@ -84,6 +85,22 @@ def store() -> None:
         step(net, trainer, mx.nd.full((4, 5), bps.rank() + number))
     assert (trainer._kvstore.rank, trainer._kvstore.num_workers) == (bps.rank(), bps.size())
     assert len(set(map(str, bps.allgather_object(parameters(net))))) == 1
+
+
+def horovod() -> None:
+    """A loop in the style of Horovod's examples, with the names of its module."""
+    hvd: Any = importlib.import_module("horovod.mxnet")
+    hvd.init()
+    net = make_net()
+    optimizer = mx.optimizer.create("sgd", learning_rate=0.1 * hvd.size(), rescale_grad=0.5)
+    net(mx.nd.ones((1, 5)))
+    hvd.broadcast_parameters(net.collect_params(), root_rank=0)
+    trainer = hvd.DistributedTrainer(net.collect_params(), optimizer)
+    for number in range(3):
+        step(net, trainer, mx.nd.full((4, 5), hvd.rank() + number))
+    total = hvd.allreduce(mx.nd.array([hvd.rank() + 1.0]), average=False, name="total")
+    assert total.asscalar() == sum(range(1, hvd.size() + 1))
+    assert len(set(map(str, hvd.allgather_object(parameters(net))))) == 1
 
 
 if __name__ == "__main__":

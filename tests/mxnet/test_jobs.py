@@ -18,10 +18,11 @@ ONE_THREAD = {"OMP_NUM_THREADS": "1"}
 
 @pytest.mark.parametrize(
     ("program", "environment"),
-    [("store", {}), ("synchronous", {"MXNET_ENGINE_TYPE": "NaiveEngine"}), ("fork", {})],
+    [("store", {}), ("synchronous", {"MXNET_ENGINE_TYPE": "NaiveEngine"}), ("fork", {}), ("horovod", {})],
 )
 def test_ranks_agree(program: str, environment: dict[str, str]) -> None:
-    words = ("run", "-np", "2", "--servers", "1", sys.executable, SCRIPT, program)
+    options = ["--as-horovod"] if program == "horovod" else []
+    words = ("run", "-np", "2", "--servers", "1", *options, sys.executable, SCRIPT, program)
     code, output, errors = run_byteps(*words, environment={**ONE_THREAD, **environment}).finish()
     assert code == 0, errors
     assert output.count("done") == 2
