@@ -48,7 +48,7 @@ class OnHosts:
         self._variables["BYTEPS_COORDINATOR"] = coordinator.stdout.readline().split("=")[1].strip()
         self._start(last, ["-m", "byteps", "server"], BYTEPS_INTERFACE="eth0")
         before = self._sent()
-        ranks = []
+        ranks: list[subprocess.Popen[str]] = []
         for node, local_size in enumerate(self._sizes):
             for _ in range(local_size):
                 identity = {"BYTEPS_RANK": str(len(ranks)), "BYTEPS_SIZE": str(count)}
