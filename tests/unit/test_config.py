@@ -112,6 +112,7 @@ SPECIAL: dict[str, tuple[str, object]] = {
     "tune_search": ("Random", "random"),
     "log_level": ("WARNING", "warning"),
     "partition_bytes": ("1MiB", 1 << 20),
+    "transport": ("SHM", "shm"),
     "credit_bytes": ("3 KiB", 3 << 10),
     "heartbeat_s": ("0.5", 0.5),
 }
