@@ -23,14 +23,11 @@ from byteps.torch import staging
 from byteps.torch.tensors import ELEMENT_TYPES, spec_of
 
 WORKERS = 2
-LONGER_AT_MOST = 1.03
-STAGED_AT_LEAST = 0.85
-EQUAL_WITHIN = 1e-6
-KERNELS_S = 1.0
-MOST_KERNELS = 900  # about as many as a stream takes before launching waits
-REPEATS = 5
+LONGER_AT_MOST, STAGED_AT_LEAST, EQUAL_WITHIN = 1.03, 0.85, 1e-6
+# A stream takes about so many kernels before launching waits.
+KERNELS_S, MOST_KERNELS = 1.0, 900
+REPEATS, WARM_STEPS, STEPS = 5, 5, 25
 ELEMENTS = 16 << 20
-WARM_STEPS, STEPS = 5, 25
 
 
 @dataclass(frozen=True, slots=True)

@@ -113,6 +113,7 @@ SPECIAL: dict[str, tuple[str, object]] = {
     "hierarchical": ("0", "off"),
     "log_level": ("WARNING", "warning"),
     "partition_bytes": ("1MiB", 1 << 20),
+    "transport": ("SHM", "shm"),
     "credit_bytes": ("3 KiB", 3 << 10),
     "heartbeat_s": ("0.5", 0.5),
 }
@@ -177,7 +178,7 @@ def test_the_port_has_no_variable() -> None:
         ({"DMLC_ROLE": "joint"}, ("DMLC_ROLE", "'joint'", "worker, server, coordinator")),
         ({"BYTEPS_INSECURE": "maybe"}, ("BYTEPS_INSECURE", "'maybe'", "1 or 0")),
         ({"BYTEPS_COORDINATOR": "::1"}, ("BYTEPS_COORDINATOR", "'::1'", "host:port")),
-        ({"BYTEPS_PARTITION_BYTES": "0"}, ("BYTEPS_PARTITION_BYTES", "at least 1", "bytes")),
+        ({"BYTEPS_PARTITION_BYTES": "-1"}, ("BYTEPS_PARTITION_BYTES", "at least 0", "bytes")),
         ({"BYTEPS_JOB_ID": "x" * 65}, ("BYTEPS_JOB_ID", "64 bytes")),
         ({"RANK": "a", "WORLD_SIZE": "2"}, ("RANK", "'a'")),
         ({"DMLC_PS_ROOT_URI": "10.0.0.1"}, ("DMLC_PS_ROOT_URI", "DMLC_PS_ROOT_PORT is not")),

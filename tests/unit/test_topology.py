@@ -188,6 +188,18 @@ def test_gpus_that_the_environment_hides_are_nobodys(
     assert chosen_gpus(gpus, variables) == chosen
 
 
+DISTANCES = ("10 21 14", "21 10 24", "14 24 10")
+PCI = {
+    "bridge/numa_node": "1\n",
+    "0000:05:00.0/numa_node": "-1\n",
+    "bridge/0000:88:00.0/vendor": "0x10de\n",
+    "bridge/0000:88:00.0/class": "0x030200\n",
+    # The screen of a server.
+    "0000:03:00.0/vendor": "0x1a03\n",
+    "0000:03:00.0/class": "0x030000\n",
+}
+
+
 def _write(root: Path, files: Sequence[tuple[str, str]]) -> Path:
     for name, text in files:
         path = root / name
@@ -202,17 +214,9 @@ def test_a_machine_is_read_from_its_files(tmp_path: Path) -> None:
         tmp_path,
         [
             *((f"{node}/node{n}/cpulist", text) for n, text in enumerate(("0-1,4-5\n", "2-3,6-7\n", "\n"))),
-            *(
-                (f"{node}/node{n}/distance", text)
-                for n, text in enumerate(("10 21 14", "21 10 24", "14 24 10"))
-            ),
+            *((f"{node}/node{n}/distance", text) for n, text in enumerate(DISTANCES)),
             *((f"{cpu}/cpu{n}/topology/thread_siblings_list", f"{n % 4},{n % 4 + 4}\n") for n in range(8)),
-            (f"{pci}/bridge/numa_node", "1\n"),
-            (f"{pci}/bridge/0000:88:00.0/vendor", "0x10de\n"),
-            (f"{pci}/bridge/0000:88:00.0/class", "0x030200\n"),
-            (f"{pci}/0000:03:00.0/vendor", "0x1a03\n"),  # the screen of a server
-            (f"{pci}/0000:03:00.0/class", "0x030000\n"),
-            (f"{pci}/0000:05:00.0/numa_node", "-1\n"),
+            *((f"{pci}/{name}", text) for name, text in PCI.items()),
             ("proc/driver/nvidia/gpus/0000:88:00.0/information", "Model: x\nGPU UUID: \t GPU-77\n"),
             ("proc/net/route", "Iface Destination\neth0 00000000\n"),
             ("proc/cpuinfo", "model name\t: A CPU\n"),

@@ -44,7 +44,7 @@ class Meter:
         self._sizes: dict[int, tuple[int, int]] = {}  # bytes, and rounds until a tensor is chosen
         self._tensor: int | None = None
         self._moments: list[float] | None = None
-        self._takes_part = True
+        self._waits_for_others = False
 
     def begin(self, tensor: int, nbytes: int, now_s: float) -> Report | None:
         """A round begins. Returns what was measured when there is enough of it."""
@@ -66,14 +66,16 @@ class Meter:
         """A change comes: with a later round of the tensor, or of others if that takes no part, else now."""
         self._number, self._window, self._limit_s = message.number, message.steps, message.limit_s
         self._moments = None if message.moves else []
-        self._takes_part = self._tensor in [move.old for move in message.moves]
+        olds = [move.old for move in message.moves]
+        self._waits_for_others = bool(olds) and self._tensor not in olds
 
     def moved(self, old: int, new: int) -> None:
         """A change has come for a tensor: measure from the round that begins now."""
         if old == self._tensor:
             self._tensor, self._moments = new, []
-        elif not self._takes_part and self._moments is None:
+        elif self._waits_for_others:
             self._moments = []
+        self._waits_for_others = False
 
     def _choose(self, tensor: int, nbytes: int) -> None:
         rounds = self._sizes.get(tensor, (0, 0))[1] + 1

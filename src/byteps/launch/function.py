@@ -80,30 +80,26 @@ def run(
     with tempfile.TemporaryDirectory(prefix="byteps-run-") as folder:
         path = Path(folder)
         (path / _CALL).write_bytes(_pickled(func, tuple(args), dict(kwargs or {})))
-        command = [
-            sys.executable,
-            "-m",
-            "byteps",
-            "run",
-            *options,
-            "--",
-            sys.executable,
-            "-m",
-            __name__,
-            folder,
-        ]
+        this = [sys.executable, "-m"]
+        command = [*this, "byteps", "run", *options, "--", *this, __name__, folder]
         variables = {**as_environment(known), **(env or {})}
         ended = subprocess.run(command, env=child_environment(variables), check=False)
-        failures = [text for text in (_read(path / f"error.{rank}") for rank in range(workers)) if text]
-        if ended.returncode or failures:
-            text = (
-                f"the job ended with exit code {ended.returncode}" if not failures else failures[0].decode()
-            )
-            raise BytePSError(text)
-        results = [_read(path / f"result.{rank}") for rank in range(workers)]
-        if b"" in results:
-            raise BytePSError(f"rank {results.index(b'')} ended well but without a result: os._exit()?")
-        return [pickle.loads(result) for result in results]
+        return _results(path, workers, ended.returncode)
+
+
+def _results(folder: Path, workers: int, code: int) -> list[Any]:
+    """What all ranks have left.
+
+    Raises:
+        BytePSError: One has failed, or left nothing.
+    """
+    failures = [text for text in (_read(folder / f"error.{rank}") for rank in range(workers)) if text]
+    if failures or code:
+        raise BytePSError(failures[0].decode() if failures else f"the job ended with exit code {code}")
+    results = [_read(folder / f"result.{rank}") for rank in range(workers)]
+    if b"" in results:
+        raise BytePSError(f"rank {results.index(b'')} ended well but without a result: os._exit()?")
+    return [pickle.loads(result) for result in results]
 
 
 def _servers(servers: int | None, settings: Mapping[str, object]) -> list[str]:

@@ -10,6 +10,7 @@ import msgspec
 from byteps.config import child_environment
 from byteps.config.fields import FIELDS
 from byteps.diagnostics import count
+from byteps.errors import ConfigError
 from byteps.launch.local import default_servers
 from byteps.launch.settings import add_settings, resolve_given
 from byteps.topology import Machine, Wishes, chosen_gpus, draw, from_json, plan, read_machine, to_json
@@ -19,25 +20,27 @@ _SETTINGS = (
     *("visible_cpu_cores", "cpu_blacklist", "interface"),
 )
 
+_EXAMPLES = """\
+examples:
+  byteps topology                          this machine, and what `byteps run` would do on it
+  byteps topology -np 4 --servers 0        what `bpslaunch` would do with four workers
+  byteps topology --record machine.json    a description to keep, or to send to somebody
+  byteps topology --from machine.json      the same picture elsewhere
+"""
+
 
 def add_topology(parser: argparse.ArgumentParser) -> None:
     """Options of ``byteps topology``."""
-    parser.epilog = (
-        "examples:\n"
-        "  byteps topology                          this machine, and what `byteps run` would do on it\n"
-        "  byteps topology -np 4 --servers 0        what `bpslaunch` would do with four workers\n"
-        "  byteps topology --record machine.json    a description to keep, or to send to somebody\n"
-        "  byteps topology --from machine.json      the same picture elsewhere"
-    )
+    parser.epilog = _EXAMPLES
     parser.add_argument(
         *("-np", "--np"),
         dest="workers",
-        type=_count,
+        type=int,
         metavar="N",
         help="number of workers (default: one per GPU; without GPUs one per NUMA node)",
     )
     parser.add_argument(
-        "--servers", type=_count, metavar="S", help="number of servers (default: as `byteps run`)"
+        "--servers", type=int, metavar="S", help="number of servers (default: as `byteps run`)"
     )
     parser.add_argument(
         "--from", dest="source", metavar="FILE", help="a recorded machine instead of this one"
@@ -46,13 +49,6 @@ def add_topology(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print machine and plan as one JSON object")
     add_settings(parser, without=[name for name in FIELDS if name not in _SETTINGS])
     parser.set_defaults(run=_show)
-
-
-def _count(text: str) -> int:
-    number = int(text)
-    if number < 0:
-        raise argparse.ArgumentTypeError(f"{text} is negative")
-    return number
 
 
 def _show(arguments: argparse.Namespace) -> int:
@@ -67,6 +63,8 @@ def _show(arguments: argparse.Namespace) -> int:
     servers = arguments.servers
     if servers is None:
         servers = default_servers(workers, len(machine.allowed_cpus())) if workers > 1 else 0
+    if min(workers, servers) < 0:
+        raise ConfigError(f"{workers} workers and {servers} servers: neither can be below 0")
     made = plan(machine, Wishes.of(config, machine, workers, servers, gpus))
     if arguments.json:
         print(msgspec.json.format(msgspec.json.encode({"machine": machine, "plan": made}), indent=2).decode())
