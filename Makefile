@@ -47,6 +47,7 @@ format: $(VENV)/.developer
 bench: setup
 	$(PY) -m benchmarks.balance
 	$(PY) -m benchmarks.loopback
+	$(PY) -m benchmarks.shared_memory
 	$(PY) -m benchmarks.spinner
 	$(PY) -m benchmarks.idle
 	$(PY) -m benchmarks.throughput

@@ -110,6 +110,7 @@ SPECIAL: dict[str, tuple[str, object]] = {
     "communicator": ("All-Reduce", "allreduce"),
     "scheduling": ("Stop-and-Wait", "stop-and-wait"),
     "tune_search": ("Random", "random"),
+    "transport": ("Shared-Memory", "shm"),
     "log_level": ("WARNING", "warning"),
     "partition_bytes": ("1MiB", 1 << 20),
     "credit_bytes": ("3 KiB", 3 << 10),
