@@ -161,8 +161,8 @@ def heard(payload: bytes) -> Offer:
         assert steps.send(len(payload).to_bytes(2, "little")) == len(payload)
         steps.send(payload)
     except StopIteration as stop:
-        assert isinstance(stop.value, Offer)
-        return stop.value
+        offer: Offer = stop.value
+        return offer
     raise AssertionError("it waits for more")
 
 
@@ -177,5 +177,5 @@ def test_anything_but_an_offer_is_refused(garbage: bytes) -> None:
 
 @pytest.mark.parametrize("name", ["/run/docker.sock", "byteps-" + "0" * 31, "byteps-" + "0" * 32 + "\n"])
 def test_only_windows_are_visited(name: str) -> None:
-    with pytest.raises(HandshakeError, match="it sent no Offer .* install the same byteps"):
+    with pytest.raises(HandshakeError, match=r"it sent no Offer .* install the same byteps"):
         heard(msgspec.msgpack.encode(["auto", name, ""]))
