@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import os
 import time
 
 import pytest
@@ -29,9 +31,9 @@ def in_mid_round(case: Case) -> None:
         check_victim(job, case)
 
 
-def in_traffic(case: Case) -> None:
+def in_traffic(case: Case, transport: str) -> None:
     """All links are full."""
-    with FaultyJob(workers=3) as job:
+    with FaultyJob(workers=3, settings={"BYTEPS_TRANSPORT": transport}) as job:
         job.start_roles()
         for rank in range(3):
             job.start_worker(rank, "busy")
@@ -70,8 +72,13 @@ def test_in_mid_round() -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(120)
-def test_in_traffic() -> None:
-    run_all(in_traffic, [case for case in LOSSES if case.how in ("kill", "stop")])
+@pytest.mark.parametrize("transport", ["shm", "tcp"])
+def test_in_traffic(transport: str) -> None:
+    run_all(
+        functools.partial(in_traffic, transport=transport),
+        [case for case in LOSSES if case.how in ("kill", "stop")],
+    )
+    assert not [name for name in os.listdir("/dev/shm") if "byteps" in name]
 
 
 @pytest.mark.slow
