@@ -52,6 +52,7 @@ bench: setup
 	$(PY) -m benchmarks.balance
 	$(PY) -m benchmarks.loopback
 	$(PY) -m benchmarks.node
+	$(PY) -m benchmarks.shared_memory
 	$(PY) -m benchmarks.spinner
 	$(PY) -m benchmarks.idle
 	$(PY) -m benchmarks.throughput

@@ -50,21 +50,30 @@ class Row:
         return self.what, f"{self.value:.4g} {self.unit}", bound, verdict
 
 
-def job_command(module: str, folder: Path, *, workers: int, servers: int) -> list[str]:
-    """The command that runs ``python -m module --worker FOLDER`` as a whole job on this machine."""
+def job_command(
+    module: str, folder: Path, *, workers: int, servers: int, options: Sequence[str] = ()
+) -> list[str]:
+    """The command that runs ``python -m module --worker FOLDER`` as a whole job on this machine.
+
+    Args:
+        options: Of ``byteps run``, more of them.
+    """
     worker = [sys.executable, "-m", module, "--worker", str(folder)]
     counts = ["-np", str(workers), "--servers", str(servers)]
-    return [sys.executable, "-m", "byteps", "run", *counts, *worker]
+    return [sys.executable, "-m", "byteps", "run", *counts, *options, *worker]
 
 
-def run_job(module: str, *, workers: int = 2, servers: int = 2) -> Any:
+def run_job(module: str, *, workers: int = 2, servers: int = 2, options: Sequence[str] = ()) -> Any:
     """Run a job and return what its rank 0 left with ``save_result``.
+
+    Args:
+        options: Of ``byteps run``, more of them.
 
     Raises:
         SystemExit: The job failed; its output says why.
     """
     with tempfile.TemporaryDirectory() as folder:
-        command = job_command(module, Path(folder), workers=workers, servers=servers)
+        command = job_command(module, Path(folder), workers=workers, servers=servers, options=options)
         if subprocess.run(command, cwd=ROOT, stdout=sys.stderr, timeout=900, check=False).returncode != 0:
             raise SystemExit(f"the job of {module} failed; its output above says why")
         return json.loads(_result_file(Path(folder)).read_text(encoding="utf-8"))

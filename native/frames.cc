@@ -16,6 +16,15 @@ constexpr size_t kSmallPayloadBytes = 16 * 1024;
 FrameReader::Status FrameReader::read(Link& link, FrameSink& sink, size_t limit) {
   size_t taken = 0;
   while (taken < limit) {
+    if (used_in_place(link, sink)) {
+      taken += span_length_;
+      bytes_read_ += span_length_;
+      link.skip(span_length_);
+      done_ += span_length_;
+      header_alone_ = true;
+      if (!end_span(sink)) return Status::malformed;
+      continue;
+    }
     const ssize_t n = fill(link);
     if (n == Link::kClosed) return Status::closed;
     if (n == 0) return Status::drained;
@@ -32,6 +41,14 @@ FrameReader::Status FrameReader::read(Link& link, FrameSink& sink, size_t limit)
   return Status::more;
 }
 
+// Nothing is in the buffer, and the sink has used the bytes for its whole destination in the link's memory.
+bool FrameReader::used_in_place(Link& link, FrameSink& sink) const {
+  if (!in_payload_ || begin_ != end_ || target_.size() != span_length_) return false;
+  const std::span<const std::byte> bytes = link.peek();
+  return bytes.size() >= span_length_ && reinterpret_cast<uintptr_t>(bytes.data()) % 8 == 0 &&
+         sink.use(header_, span_start_, bytes.first(span_length_));
+}
+
 ssize_t FrameReader::fill(Link& link) {
   if (begin_ > 0) {
     std::memmove(buffer_.data(), buffer_.data() + begin_, end_ - begin_);
@@ -45,8 +62,9 @@ ssize_t FrameReader::fill(Link& link) {
   size_t room = buffer_.size() - end_;
   if (left > target_.size())
     room = 0;  // more destinations follow in this payload
-  else if (left > kSmallPayloadBytes)
+  else if (left > kSmallPayloadBytes || header_alone_)
     room = std::min(room, kHeaderBytes);
+  header_alone_ = false;
   if (room > 0) parts[static_cast<size_t>(count++)] = {buffer_.data() + end_, room};
   return link.receive(parts.data(), count);
 }
@@ -88,7 +106,13 @@ bool FrameReader::advance(FrameSink& sink, size_t n) {
   done_ += n;
   if (!target_.empty()) return true;
   sink.on_filled(header_, span_start_, span_length_);
+  return end_span(sink);
+}
+
+// The current destination has all its bytes.
+bool FrameReader::end_span(FrameSink& sink) {
   if (done_ == header_.length) {
+    target_ = {};
     in_payload_ = false;
     sink.on_frame(header_);
     return true;

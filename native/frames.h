@@ -21,6 +21,9 @@ class FrameSink {
   virtual bool on_header(const Header& header) = 0;
   // Where the payload goes from byte `done` on: at least one byte and at most what is left of the payload.
   virtual std::span<std::byte> destination(const Header& header, size_t done) = 0;
+  // Bytes for the whole span last given out, where they lie: true if they were used there, and need not be
+  // put into it. They may change while they are read, and are aligned to 8 bytes.
+  virtual bool use(const Header&, size_t /*done*/, std::span<const std::byte>) { return false; }
   // The span last given out, which began at byte `done`, is full.
   virtual void on_filled(const Header& header, size_t done, size_t length) = 0;
   // The whole frame is here.
@@ -42,6 +45,8 @@ class FrameReader {
   bool start_frame(FrameSink& sink);
   bool advance(FrameSink& sink, size_t n);  // n payload bytes of the current destination are in place
   ssize_t fill(Link& link);
+  bool used_in_place(Link& link, FrameSink& sink) const;
+  bool end_span(FrameSink& sink);
 
   // Holds headers, and the payloads that follow them closely. Large payloads go straight to their
   // destination.
@@ -54,6 +59,7 @@ class FrameReader {
   size_t span_start_ = 0;        // where in the payload target_ began
   std::span<std::byte> target_;  // what is left of the current destination
   size_t span_length_ = 0;
+  bool header_alone_ = false;  // read no further than the next header: its payload may be used in place
   uint64_t bytes_read_ = 0;
 };
 

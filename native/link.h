@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <utility>
 
 namespace byteps {
@@ -27,6 +28,11 @@ class Link {
   // one. What send() took stays as it is until it is no longer `in_use`.
   virtual ssize_t send(const iovec* parts, int count) = 0;
   virtual ssize_t receive(const iovec* parts, int count) = 0;
+
+  // What receive() would give next, as far as it lies in one piece in memory of the link's own; it stays
+  // there until it is skipped. Links without such memory show nothing.
+  virtual std::span<const std::byte> peek() { return {}; }
+  virtual void skip(size_t) {}
 
   // Descriptors for epoll: `read_fd` is readable when receive() has something, and then until it has said
   // that it has nothing; `write_fd` shows `write_event` (EPOLLIN or EPOLLOUT) when send() takes something

@@ -162,6 +162,9 @@ class SharedMemoryLink final : public Link {
     return moved == 0 && gone_ ? kClosed : static_cast<ssize_t>(moved);
   }
 
+  std::span<const std::byte> peek() override { return {in_memory_.at(read_), available()}; }
+  void skip(size_t bytes) override { give_back(bytes); }
+
   int read_fd() const override { return data_bell_.fd(); }
   int write_fd() const override { return room_bell_.fd(); }
   uint32_t write_event() const override { return EPOLLIN; }

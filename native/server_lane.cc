@@ -31,7 +31,16 @@ class ServerLane::WorkerPeer final : public Lane::Peer {
   std::span<std::byte> destination(const Header& header, size_t done) override {
     const size_t left = std::min<size_t>(header.length - done, kCellBytes);
     if (!open_round_) return std::span(scratch_).first(left);
-    return open_round_->sum.destination(number(), header.offset + done, scratch_);
+    const auto destination = open_round_->sum.destination(number(), header.offset + done, scratch_);
+    in_scratch_ = destination.data() == scratch_.data();
+    return destination;
+  }
+
+  // Straight from the link's memory into the sum, unless they are the first and are to become the sum.
+  bool use(const Header& header, size_t done, std::span<const std::byte> bytes) override {
+    if (open_round_ && !in_scratch_) return false;
+    if (open_round_) open_round_->sum.add_cell(number(), header.offset + done, bytes);
+    return true;
   }
 
   void on_filled(const Header& header, size_t done, size_t) override {
@@ -52,6 +61,7 @@ class ServerLane::WorkerPeer final : public Lane::Peer {
  private:
   ServerLane& server_;
   std::shared_ptr<Open> open_round_;  // of the frame being received; null: its payload is discarded
+  bool in_scratch_ = false;           // what is being received goes there, not into the sum
   alignas(64) std::array<std::byte, kCellBytes> scratch_;
 };
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import os
 import time
 
 import pytest
@@ -56,8 +58,13 @@ def test_in_mid_round() -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(120)
-def test_in_traffic() -> None:
-    run_all(lose_in_traffic, [case for case in LOSSES if case.how in ("kill", "stop")])
+@pytest.mark.parametrize("transport", ["shm", "tcp"])
+def test_in_traffic(transport: str) -> None:
+    run_all(
+        functools.partial(lose_in_traffic, settings={"BYTEPS_TRANSPORT": transport}),
+        [case for case in LOSSES if case.how in ("kill", "stop")],
+    )
+    assert not [name for name in os.listdir("/dev/shm") if "byteps" in name]
 
 
 @pytest.mark.slow

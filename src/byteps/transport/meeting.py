@@ -42,7 +42,7 @@ class Offer(msgspec.Struct, frozen=True, array_like=True):
     """
 
     setting: Setting
-    window: Annotated[str, Meta(pattern=r"^(byteps-[0-9a-f]{32})?$")] = ""
+    window: Annotated[str, Meta(pattern=r"^(byteps-[0-9a-f]{32})?\Z")] = ""
     reason: Reason = ""
     ucx: UcxAddress = b""
 

@@ -170,28 +170,30 @@ async def hand_over(token: bytes, server: Identity, worker: Identity, window: st
     Raises:
         NotShared: the worker is on another host, or there is no memory.
     """
-    loop = asyncio.get_running_loop()
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
-        sock.setblocking(False)
-        try:
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
+            sock.setblocking(False)
             sock.connect(_address(window))
-        except (ConnectionError, FileNotFoundError) as error:
-            raise NotShared(
-                "they are on different hosts, or in different network namespaces", near=False
-            ) from error
-        try:
             _check_user(sock)
-            peer = await async_handshake(loop, sock, connect_steps(token, _for_memory(server)), limit_s)
+            steps = connect_steps(token, _for_memory(server))
+            peer = await async_handshake(asyncio.get_running_loop(), sock, steps, limit_s)
             if (peer.role, peer.number, peer.lane) != (worker.role, worker.number, worker.lane):
                 raise HandshakeError(f"the {peer} waits at the window of the {worker}")
-            memory = Memory(_create(), is_first=True)
-            try:
-                socket.send_fds(sock, [b"m"], memory.descriptors)
-            except BaseException:
-                memory.close()
-                raise
-        except (OSError, HandshakeError) as error:
-            raise NotShared(_text(error), near=True) from error
+            return _send(sock)
+    except ConnectionRefusedError as error:
+        reason = "they are on different hosts, or in different network namespaces"
+        raise NotShared(reason, near=False) from error
+    except (OSError, HandshakeError) as error:
+        raise NotShared(_text(error), near=True) from error
+
+
+def _send(sock: socket.socket) -> Memory:
+    memory = Memory(_create(), is_first=True)
+    try:
+        socket.send_fds(sock, [b"m"], memory.descriptors)
+    except BaseException:
+        memory.close()
+        raise
     return memory
 
 
