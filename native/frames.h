@@ -73,8 +73,10 @@ class Outbox {
 
   // Writes until nothing is left or the link takes no more. False: the peer is gone.
   bool flush(Link& link);
+  // Lets go of the frames that the link has taken and no longer uses.
+  void reclaim(const Link& link);
 
-  bool empty() const { return frames_.empty(); }
+  bool empty() const { return frames_.size() == written_frames_; }
   size_t queued_bytes() const { return queued_bytes_; }
   uint64_t bytes_written() const { return bytes_written_; }
   void clear();
@@ -90,8 +92,10 @@ class Outbox {
 
   void written(size_t n);
 
-  std::deque<Frame> frames_;
-  size_t front_done_ = 0;  // bytes of the first frame that are written
+  std::deque<Frame> frames_;  // first those that are written, and in use
+  size_t written_frames_ = 0;
+  size_t written_in_use_ = 0;  // bytes of those
+  size_t front_done_ = 0;      // bytes of the first other frame that are written
   size_t queued_bytes_ = 0;
   uint64_t bytes_written_ = 0;
 };

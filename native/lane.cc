@@ -92,7 +92,7 @@ int Lane::timeout_ms(bool more, Clock::time_point wanted) const {
 
 bool Lane::drained() const {
   return !scheduler_.has_unsent() && std::all_of(peers_.begin(), peers_.end(), [](const auto& peer) {
-    return !peer || !peer->open_ || peer->outbox_.empty();
+    return !peer || !peer->open_ || (peer->outbox_.empty() && peer->link_->in_use() == 0);
   });
 }
 
@@ -121,8 +121,8 @@ void Lane::close_peer(Peer& peer) {
   loop_.unwatch(*peer.link_);
   pending_bytes_ -= peer.pending_bytes();
   peer.in_host_bytes_ = 0;
+  peer.link_.reset();  // before the memory that it may use is let go of
   peer.outbox_.clear();
-  peer.link_.reset();
   if (&peer != beacon_.get()) scheduler_.drop_link(peer.number_);
 }
 
@@ -268,6 +268,7 @@ void Lane::read_from(Peer& peer) {
   const auto status = peer.reader_.read(*peer.link_, peer, kReadBytes);
   counters_.bytes_received.fetch_add(peer.reader_.bytes_read() - before, std::memory_order_relaxed);
   if (peer.reader_.bytes_read() > before) peer.last_heard_ = Clock::now();
+  peer.outbox_.reclaim(*peer.link_);
   peer.broken_ = status == FrameReader::Status::malformed;
   if (status == FrameReader::Status::closed || peer.broken_) lose(peer);
 }

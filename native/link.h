@@ -24,6 +24,8 @@ class Link {
 
   // Both never block. They return the bytes moved (a prefix of the parts), 0 if nothing can be moved now, or
   // kClosed when the peer is gone: for good in this direction, and on receive only after all that it sent.
+  // After 0, receive() may go on writing to the first part: the next calls give it what is left of the same
+  // one. What send() took stays as it is until it is no longer `in_use`.
   virtual ssize_t send(const iovec* parts, int count) = 0;
   virtual ssize_t receive(const iovec* parts, int count) = 0;
 
@@ -44,6 +46,9 @@ class Link {
 
   // Those, and what waits in the host's own queue in front of the network.
   virtual size_t queued() const = 0;
+
+  // The last so many of the bytes taken by send() are still read from the caller's memory.
+  virtual size_t in_use() const { return 0; }
 
   // The write event is raised once fewer than this many bytes are unsent. Called before each wait for it.
   virtual void set_low_water(size_t bytes) = 0;

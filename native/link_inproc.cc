@@ -1,42 +1,17 @@
 // A link within one process: two bounded byte rings, each with an event for its reader and one for its
 // writer.
 #include <sys/epoll.h>
-#include <sys/eventfd.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cstring>
 #include <mutex>
-#include <stdexcept>
 #include <vector>
 
+#include "flag.h"
 #include "link.h"
 
 namespace byteps {
 namespace {
-
-// An eventfd used as a flag: readable while set.
-class Flag {
- public:
-  Flag() : fd_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {
-    if (fd_ < 0) throw std::runtime_error("eventfd failed: too many open files?");
-  }
-  ~Flag() { close(fd_); }
-  Flag(const Flag&) = delete;
-  Flag& operator=(const Flag&) = delete;
-
-  int fd() const { return fd_; }
-  void set(bool on) {
-    if (on == on_) return;
-    uint64_t value = 1;
-    const ssize_t n = on ? write(fd_, &value, sizeof value) : read(fd_, &value, sizeof value);
-    on_ = n == sizeof value ? on : on_;
-  }
-
- private:
-  const int fd_;
-  bool on_ = false;
-};
 
 // One direction.
 class Ring {

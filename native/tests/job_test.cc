@@ -323,6 +323,10 @@ int main() {
   for (const auto check : {check_all_shapes, check_retraction, check_one_broken_link_ends_all_lanes,
                            check_close_while_submitting, check_misuse})
     check();
+  for (const auto& [name, make] : ucx_kinds()) {
+    check_departure(make);
+    check_members(make);
+  }
   for (const auto& [name, make] : kLinkKinds) {
     check_departure(make);
     check_members(make);

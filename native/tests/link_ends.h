@@ -7,8 +7,10 @@
 
 #include <algorithm>
 #include <cstring>
+#include <deque>
 #include <memory>
 #include <random>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -27,22 +29,29 @@ class End {
     for (size_t i = 0; i < kPeriod; ++i) period_[i] = static_cast<std::byte>(i * 7 + i / 251);
   }
 
-  // Offers `length` bytes more, in pieces of random length; returns what was taken.
+  // Offers `length` bytes more, in pieces of random length; returns what was taken. The bytes stay as they
+  // are while the link uses them.
   ssize_t offer(size_t length) {
-    std::vector<std::byte> bytes = stream(sent, length);
+    while (!lent_.empty() && lent_.front().end + link->in_use() <= sent) lent_.pop_front();
+    std::vector<std::byte>& bytes = lent_.emplace_back(sent, stream(sent, length)).bytes;
     const auto parts = pieces(bytes.data(), length);
     const ssize_t n = link->send(parts.data(), static_cast<int>(parts.size()));
     if (n > 0) sent += static_cast<size_t>(n);
+    lent_.back().end = sent;
     return n;
   }
   ssize_t offer_some() { return offer(random_() % 30'000 + 1); }
 
-  // Asks for `length` bytes and checks what comes.
+  // Asks for `length` bytes, or again for those that did not come, and checks what comes.
   ssize_t take(size_t length) {
-    std::vector<std::byte> bytes(length);
-    const auto parts = pieces(bytes.data(), length);
-    const ssize_t n = link->receive(parts.data(), static_cast<int>(parts.size()));
-    if (n <= 0) return n;
+    if (asked_.empty()) {
+      asked_.resize(length);
+      parts_ = pieces(asked_.data(), length);
+    }
+    const ssize_t n = link->receive(parts_.data(), static_cast<int>(parts_.size()));
+    if (n == 0) return n;
+    std::vector<std::byte> bytes = std::exchange(asked_, {});
+    if (n < 0) return n;
     bytes.resize(static_cast<size_t>(n));
     CHECK(bytes == stream(received, bytes.size()));
     received += bytes.size();
@@ -62,7 +71,16 @@ class End {
   }
 
   bool readable(int timeout_ms = 0) const { return shows(link->read_fd(), EPOLLIN, timeout_ms); }
-  bool writable(int timeout_ms = 0) const { return shows(link->write_fd(), link->write_event(), timeout_ms); }
+  // Meanwhile takes what comes, as a lane does: that may be what the link needs to go on sending.
+  bool writable(int timeout_ms = 0) {
+    while (true) {
+      pollfd entries[2] = {{link->write_fd(), static_cast<short>(link->write_event()), 0},
+                           {link->read_fd(), POLLIN, 0}};
+      if (poll(entries, 2, timeout_ms) == 0) return false;
+      if (entries[0].revents != 0) return true;
+      drain();
+    }
+  }
 
   std::unique_ptr<Link> link;
   size_t sent = 0, received = 0;
@@ -98,8 +116,16 @@ class End {
     return parts;
   }
 
+  struct Lent {
+    size_t end;
+    std::vector<std::byte> bytes;
+  };
+
   std::vector<std::byte> period_ = std::vector<std::byte>(kPeriod);  // of what is sent
   std::mt19937 random_;
+  std::deque<Lent> lent_;
+  std::vector<std::byte> asked_;
+  std::vector<iovec> parts_;
 };
 
 struct Ends {
@@ -107,14 +133,27 @@ struct Ends {
   End here, there;
 };
 
-// Takes at `to` until all that `from` has sent is there. Both owners follow their events meanwhile.
+// Waits until there is something to do at `to`. Both owners follow their events meanwhile.
+inline void wait_for_news(End& from, End& to) {
+  pollfd entries[2] = {{to.link->read_fd(), POLLIN, 0}, {from.link ? from.link->read_fd() : -1, POLLIN, 0}};
+  CHECK(poll(entries, 2, kPatienceMs) > 0);
+  if (entries[1].revents != 0) from.drain();
+}
+
+// Takes at `to` until all that `from` has sent is there.
 inline void deliver(End& from, End& to) {
   while (to.received < from.sent) {
-    if (to.take_some() > 0) continue;
-    pollfd entries[2] = {{to.link->read_fd(), POLLIN, 0}, {from.link ? from.link->read_fd() : -1, POLLIN, 0}};
-    CHECK(poll(entries, 2, kPatienceMs) > 0);
-    if (entries[1].revents != 0) from.drain();
+    const ssize_t n = to.take_some();
+    CHECK(n != Link::kClosed);
+    if (n == 0) wait_for_news(from, to);
   }
+}
+
+// Closes one end. What it has sent may need the other one's help to get there, so both are at work.
+inline void close_end(End& closing, End& other) {
+  std::thread closer([link = std::move(closing.link)]() mutable { link.reset(); });
+  deliver(closing, other);
+  closer.join();
 }
 
 }  // namespace byteps

@@ -6,11 +6,15 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <iterator>
 #include <memory>
+#include <span>
+#include <thread>
 #include <utility>
 
 #include "check.h"
 #include "link.h"
+#include "ucx.h"
 
 namespace byteps {
 
@@ -51,6 +55,25 @@ inline LinkPair shared_memory_links() {
   return {make_shared_memory_link(first, true, fds[0]), make_shared_memory_link(second, false, fds[1])};
 }
 
+// Over the transports that UCX calls so.
+inline LinkPair ucx_links(const char* transports) {
+  const auto ucx = open_ucx({false, {{"TLS", transports}}});
+  const auto here = ucx->open_port(), there = ucx->open_port();
+  int lifeline[2];
+  CHECK(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, lifeline) == 0);
+  constexpr double kLimitS = 20;
+  LinkPair links;
+  std::thread other([&] { links.second = there->connect(lifeline[1], here->address(), kLimitS); });
+  links.first = here->connect(lifeline[0], there->address(), kLimitS);
+  other.join();
+  return links;
+}
+
+inline LinkPair ucx_tcp_links() { return ucx_links("tcp"); }
+inline LinkPair ucx_sm_links() { return ucx_links("sm"); }
+// UCX wires verbs up through ud_verbs and tcp; data goes the fastest way.
+inline LinkPair ucx_verbs_links() { return ucx_links("rc_verbs,ud_verbs,tcp"); }
+
 struct LinkKind {
   const char* name;
   LinkMaker make;
@@ -63,5 +86,20 @@ inline constexpr LinkKind kLinkKinds[] = {
     {"inproc", inproc_links},
     {"shm", shared_memory_links},
 };
+inline constexpr LinkKind kUcxKinds[] = {
+    {"ucx-tcp", ucx_tcp_links},
+    {"ucx-sm", ucx_sm_links},
+};
+
+// Needs a device; tests/rdma.py has one.
+inline constexpr LinkKind kVerbsKind = {"ucx-verbs", ucx_verbs_links};
+
+// The kinds that are run everywhere, or a loud word that they are missing.
+inline std::span<const LinkKind> ucx_kinds() {
+  if (ucx_is_built()) return kUcxKinds;
+  std::printf("UCX: not built, the tests of %zu kinds of link were NOT RUN (apt-get install libucx-dev)\n",
+              std::size(kUcxKinds));
+  return {};
+}
 
 }  // namespace byteps

@@ -79,6 +79,53 @@ _InstalledTensor: TypeAlias = tuple[
 """id, dtype, op, prescale, postscale, partitions as (index, lane, bytes, who contributes for each rank),
 members, divisor of an average."""
 
+class UcxPort:
+    """One end of a link through UCX before the other is known."""
+
+    def address(self) -> bytes:
+        """What the other end needs to reach this one."""
+
+    def connect(self, lifeline: int, address: bytes, timeout_s: float) -> Link:
+        """The link, once both ends have heard of each other through it: both call this at the same time.
+
+        Args:
+            lifeline: A connected socket that carries nothing any more. Closed in any case.
+            address: The other end's.
+            timeout_s: How long it may take.
+
+        Raises:
+            RuntimeError: There is no way to the other end.
+        """
+
+class Ucx:
+    """The library UCX, opened."""
+
+    @property
+    def version(self) -> str: ...
+    @property
+    def resources(self) -> str:
+        """The transports and devices that it may use, in UCX's words."""
+
+    def open_port(self) -> UcxPort:
+        """Begin a link.
+
+        Raises:
+            RuntimeError: The devices refuse.
+        """
+
+def ucx_is_built() -> bool:
+    """Whether this module was built with UCX."""
+
+def open_ucx(polling: bool) -> Ucx:
+    """Load UCX.
+
+    Args:
+        polling: Links never sleep in wait for events.
+
+    Raises:
+        RuntimeError: It is not built in, not installed, or finds no device.
+    """
+
 class Transfer:
     """One round of one tensor."""
 

@@ -34,7 +34,7 @@ from byteps.security import (
     load_token,
 )
 from byteps.trace import Trace, open_trace
-from byteps.transport import meet_worker
+from byteps.transport import Library, meet_worker
 from byteps.wire import (
     AskMissing,
     Departed,
@@ -161,6 +161,7 @@ class _Acceptor:
         self._token = load_token(config)
         self._server = server
         self._config = config
+        self._ucx = Library()
         self._welcome: asyncio.Future[Welcome] = asyncio.get_running_loop().create_future()
 
     def open(self, welcome: Welcome) -> None:
@@ -190,7 +191,7 @@ class _Acceptor:
         )
         steps = accept_steps(self._token, identity, lambda peer: _reason_to_refuse(peer, welcome))
         peer = await async_handshake(loop, sock, steps, end_s - loop.time())
-        link = await meet_worker(sock, self._config, identity, peer, end_s - loop.time())
+        link = await meet_worker(sock, self._config, identity, peer, end_s - loop.time(), self._ucx)
         self._server.native.add_link(peer.number, peer.lane, link)
 
     async def _welcomed(self) -> Welcome:

@@ -17,7 +17,7 @@ from byteps.neighbours import Entrance, meet_neighbours
 from byteps.network import advertised_address, connect, parse_address
 from byteps.scheduler import POLICIES
 from byteps.security import Identity, connect_steps, handshake, load_token
-from byteps.transport import Meeting, meet_server
+from byteps.transport import Library, Meeting, meet_server
 from byteps.wire import JobSettings, Join, Knobs, TuningSettings, Welcome
 
 Linker = Callable[[int, int], _native.Link]
@@ -156,6 +156,7 @@ class SocketLinker:
     config: Config
     welcome: Welcome
     _told: set[str] = field(default_factory=set)
+    _ucx: Library = field(default_factory=Library)
 
     def __call__(self, server: int, lane: int) -> _native.Link:
         """Connect to one server.
@@ -183,7 +184,7 @@ class SocketLinker:
         )
         try:
             peer = handshake(sock, connect_steps(load_token(self.config), identity), limit_s)
-            meeting = meet_server(sock, self.config, identity, peer, limit_s)
+            meeting = meet_server(sock, self.config, identity, peer, limit_s, self._ucx)
         except HandshakeError as error:
             sock.close()
             raise HandshakeError(

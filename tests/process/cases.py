@@ -87,3 +87,18 @@ def check_victim(job: FaultyJob, case: Case) -> None:
         end = job.ends(since_s + SLACK_S)[case.victim]
         assert (end.code, len(end.complaints)) == (1, 1), end
     assert job.left_over() == []
+
+
+def lose_in_traffic(case: Case, workers: int = 3, settings: dict[str, str] | None = None) -> None:
+    """All links are full."""
+    ranks = range(workers)
+    with FaultyJob(workers, settings=settings or {}) as job:
+        job.start_roles()
+        for rank in ranks:
+            job.start_worker(rank, "busy")
+        job.await_text("ready")
+        since_s = job.send(case.victim, case.how)
+        ended = job.ends(since_s + case.within_s + 5, case.victim)
+        in_flight = rf"PeerLost: (layer4\.weight \(round \d+\) failed on rank \d: )?{case.blame}"
+        check_survivors(ended, since_s, case, {f"worker {rank}": in_flight for rank in ranks})
+        check_victim(job, case)

@@ -179,6 +179,10 @@ class FaultyJob:
         for pid in marked(self.marker):
             os.kill(pid, signal.SIGKILL)
 
+    def set(self, settings: dict[str, str]) -> None:
+        """Change variables of those that are started from now on."""
+        self._shared = {**self._shared, **settings}
+
     def start_roles(self, *coordinator_options: str) -> None:
         """Start the coordinator, and servers that join it."""
         self.start_coordinator(*coordinator_options)

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from .cases import LOSSES, Case, check_cascade, check_survivors, check_victim, run_all
+from .cases import LOSSES, Case, check_cascade, check_survivors, check_victim, lose_in_traffic, run_all
 from .faults import FaultyJob
 
 
@@ -28,20 +28,6 @@ def in_mid_round(case: Case) -> None:
         else:
             in_flight = rf"PeerLost: layer4\.weight \(round 2\) failed on rank 0: {case.blame}"
             check_survivors(ended, since_s, case, {"worker 0": in_flight})
-        check_victim(job, case)
-
-
-def in_traffic(case: Case, transport: str) -> None:
-    """All links are full."""
-    with FaultyJob(workers=3, settings={"BYTEPS_TRANSPORT": transport}) as job:
-        job.start_roles()
-        for rank in range(3):
-            job.start_worker(rank, "busy")
-        job.await_text("ready")
-        since_s = job.send(case.victim, case.how)
-        ended = job.ends(since_s + case.within_s + 5, case.victim)
-        in_flight = rf"PeerLost: (layer4\.weight \(round \d+\) failed on rank \d: )?{case.blame}"
-        check_survivors(ended, since_s, case, {f"worker {rank}": in_flight for rank in range(3)})
         check_victim(job, case)
 
 
@@ -75,7 +61,7 @@ def test_in_mid_round() -> None:
 @pytest.mark.parametrize("transport", ["shm", "tcp"])
 def test_in_traffic(transport: str) -> None:
     run_all(
-        functools.partial(in_traffic, transport=transport),
+        functools.partial(lose_in_traffic, settings={"BYTEPS_TRANSPORT": transport}),
         [case for case in LOSSES if case.how in ("kill", "stop")],
     )
     assert not [name for name in os.listdir("/dev/shm") if "byteps" in name]

@@ -281,7 +281,6 @@ def test_names_without_meaning_are_named_once() -> None:
         "HOROVOD_CYCLE_TIME",
         "HOROVOD_FUSION_THRESHOLD",
         "PS_VERBOSE",
-        "DMLC_ENABLE_RDMA",
         "BYTEPS_ENABLE_ASYNC",
     )
     warnings = resolve(environ=dict.fromkeys(old, "1")).warnings

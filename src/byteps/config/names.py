@@ -62,6 +62,8 @@ COMPUTED_NAMES: tuple[tuple[str, str], ...] = (
         "`BYTEPS_TRACE_START_STEP` and `BYTEPS_TRACE_END_STEP` say otherwise",
     ),
     ("BYTEPS_ENABLE_IPC", "`transport`: with 1 `auto`, with 0 `tcp`"),
+    ("DMLC_ENABLE_RDMA", "`transport = ucx`, with `1`, `ucx` or `ibverbs`"),
+    ("DMLC_ENABLE_UCX", "`transport = ucx`, with `1`"),
     ("BYTEPS_TRACE_DIR", "folder of that timeline, `./trace` if not set"),
 )
 """Names of BytePS that are combined with others, and what comes of them."""
@@ -119,6 +121,7 @@ IGNORED_NAMES: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("TCP resends", ("PS_RESEND*",)),
     ("emulate a lossy network with tc", ("PS_DROP_MSG",)),
     ("nothing is built against it", ("BYTEPS_CUDA_*", "BYTEPS_WITH*", "BYTEPS_USE_MPI")),
+    ("it counts where byteps is built", ("BYTEPS_USE_RDMA",)),
     ("tensors are sent as they become ready", ("HOROVOD_CYCLE_TIME",)),
     (
         "tensors are partitioned, not fused",

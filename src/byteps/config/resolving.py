@@ -128,7 +128,10 @@ def _traced(environ: Mapping[str, str]) -> Settings:
 
 
 def _transport(environ: Mapping[str, str]) -> Settings:
-    """What BytePS's ``BYTEPS_ENABLE_IPC`` stands for: shared memory on the same host, or not."""
+    """What BytePS's names stand for: RDMA, or shared memory on the same host, or not."""
+    for name in ("DMLC_ENABLE_RDMA", "DMLC_ENABLE_UCX"):
+        if environ.get(name, "0") not in ("", "0", "zmq"):
+            return {"transport": Setting("ucx", name)}
     name = "BYTEPS_ENABLE_IPC"
     if not environ.get(name):
         return {}

@@ -106,10 +106,11 @@ def _local(resolved: Resolved, *, ask: bool) -> list[Finding]:
     """What can be seen from this process alone; ``ask``: also of the coordinator."""
     from byteps.doctor.host import Clocks, check_host
     from byteps.doctor.installation import check_installation
+    from byteps.doctor.rdma import check_rdma
     from byteps.doctor.settings import check_settings
 
     clocks = Clocks()
-    found = [*check_installation(), *check_host(resolved.config)]
+    found = [*check_installation(), *check_host(resolved.config), *check_rdma(resolved.config)]
     found += check_settings(resolved.config, resolved.warnings)
     if ask:
         from byteps.doctor.coordinator import check_coordinator

@@ -40,7 +40,6 @@ class Clocks:
 def check_host(config: Config) -> Iterator[Finding]:
     """Look at what the operating system grants."""
     yield _open_files(config)
-    yield _locked_memory()
     yield _shared_memory(Path("/dev/shm"))
     yield _congestion_control()
 
@@ -59,12 +58,6 @@ def _open_files(config: Config) -> Finding:
         return ok("open files", text)
     advice = f"raise it: ulimit -n {max(4 * needed, _COMFORTABLE_FILES)}, or LimitNOFILE= in the service"
     return (fail if soft < needed else warn)("open files", text, advice)
-
-
-def _locked_memory() -> Finding:
-    soft, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
-    text = "unlimited" if soft == resource.RLIM_INFINITY else f"{soft >> 10} KiB"
-    return ok("locked memory", f"{text}; TCP links lock none (RDMA would need it unlimited)")
 
 
 def _shared_memory(folder: Path) -> Finding:

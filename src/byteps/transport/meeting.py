@@ -2,7 +2,7 @@
 
 ::
 
-    worker -> Offer     the transport it is set to, and where it waits to be handed memory
+    worker -> Offer     the transport it is set to, where it waits to be handed memory, its address in UCX
     server -> Answer    what will be used, or why it refuses
     worker -> Settled   only after an answer that names shared memory: whether it can use it
 
@@ -23,10 +23,12 @@ from byteps.errors import HandshakeError
 _LENGTH = struct.Struct("<H")
 _LIMIT_BYTES = 16 * 1024
 _MAX_REASON = 2000
+_MAX_ADDRESS_BYTES = 8 * 1024
 
 Message = TypeVar("Message", bound=msgspec.Struct)
-Setting = Literal["auto", "tcp", "shm"]
+Setting = Literal["auto", "tcp", "shm", "ucx"]
 Reason = Annotated[str, Meta(max_length=_MAX_REASON)]
+UcxAddress = Annotated[bytes, Meta(max_length=_MAX_ADDRESS_BYTES)]
 
 
 class Offer(msgspec.Struct, frozen=True, array_like=True):
@@ -36,11 +38,13 @@ class Offer(msgspec.Struct, frozen=True, array_like=True):
         setting: The worker's ``transport``.
         window: Name of the socket at which it waits for memory; see ``memory.Window``. Empty: there is none.
         reason: Why there is none although the setting allows it.
+        ucx: The address of this end in UCX, where the setting is "ucx"; else empty.
     """
 
     setting: Setting
     window: Annotated[str, Meta(pattern=r"^(byteps-[0-9a-f]{32})?\Z")] = ""
     reason: Reason = ""
+    ucx: UcxAddress = b""
 
 
 class Answer(msgspec.Struct, frozen=True, array_like=True):
@@ -51,12 +55,14 @@ class Answer(msgspec.Struct, frozen=True, array_like=True):
         reason: Why not something better, or why the server refuses to go on.
         refused: There is nothing that both may use; the server closes the connection.
         near: The two share a host, though they may not share memory.
+        ucx: The address of this end in UCX, if that will be used.
     """
 
-    transport: Literal["tcp", "shm"]
+    transport: Literal["tcp", "shm", "ucx"]
     reason: Reason = ""
     refused: bool = False
     near: bool = False
+    ucx: UcxAddress = b""
 
 
 class Settled(msgspec.Struct, frozen=True, array_like=True):
@@ -91,10 +97,15 @@ def hear(kind: type[Message]) -> Generator[int | bytes, bytes, Message]:
         ) from error
 
 
-def allowed(one: str, other: str) -> tuple[str, ...]:
-    """The transports that two settings allow, the best first; none if the two contradict each other."""
+def allowed(worker: str, server: str) -> tuple[str, ...]:
+    """The transports that a worker's and a server's setting allow, the best first; none if they contradict.
+
+    UCX is used where the worker asks for it, as it has no address in it otherwise.
+    """
+    if "ucx" in (worker, server):
+        return ("ucx",) if worker == "ucx" and server in ("ucx", "auto") else ()
     every = ("shm", "tcp")
-    return tuple(kind for kind in every if one in ("auto", kind) and other in ("auto", kind))
+    return tuple(kind for kind in every if worker in ("auto", kind) and server in ("auto", kind))
 
 
 def shortened(reason: str) -> str:

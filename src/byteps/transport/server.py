@@ -11,10 +11,11 @@ from byteps.errors import HandshakeError
 from byteps.security import Identity, async_handshake, load_token
 from byteps.transport.meeting import Answer, Offer, Settled, allowed, hear, say, shortened
 from byteps.transport.memory import NotShared, hand_over
+from byteps.transport.ucx import Library, NoUcx, connect
 
 
 async def meet_worker(
-    sock: socket.socket, config: Config, server: Identity, worker: Identity, limit_s: float
+    sock: socket.socket, config: Config, server: Identity, worker: Identity, limit_s: float, ucx: Library
 ) -> _native.Link:
     """Agree with a worker over an authenticated, non-blocking connection.
 
@@ -26,6 +27,7 @@ async def meet_worker(
         server: this end.
         worker: the other end.
         limit_s: how long it may take.
+        ucx: for workers that ask for it.
 
     Raises:
         HandshakeError: there is no transport that both may use, or the worker was too slow.
@@ -34,6 +36,8 @@ async def meet_worker(
     end_s = loop.time() + limit_s
     offer = await async_handshake(loop, sock, hear(Offer), end_s - loop.time())
     ways = allowed(offer.setting, config.transport)
+    if "ucx" in ways:
+        return await _through_ucx(sock, config, worker, offer, end_s, ucx)
     link, problem = None, NotShared("", near=False)
     if "shm" in ways:
         try:
@@ -55,6 +59,25 @@ async def meet_worker(
         if "tcp" not in ways:
             raise HandshakeError(f"the {worker} cannot share memory: {settled.reason}")
     return _native.socket_link(sock.detach())
+
+
+async def _through_ucx(
+    sock: socket.socket, config: Config, worker: Identity, offer: Offer, end_s: float, ucx: Library
+) -> _native.Link:
+    """The link through UCX. Both ends must be at work for it, so this one is on a thread of its own."""
+    loop = asyncio.get_running_loop()
+    try:
+        port = ucx.open_port(config)
+    except NoUcx as error:
+        reason = f"this server cannot use UCX: {error}"
+        answer = Answer("ucx", shortened(reason), refused=True)
+        await async_handshake(loop, sock, say(answer), end_s - loop.time())
+        raise HandshakeError(f"refused the {worker}: {reason}") from error
+    await async_handshake(loop, sock, say(Answer("ucx", ucx=port.address())), end_s - loop.time())
+    try:
+        return await asyncio.to_thread(connect, port, sock, offer.ucx, end_s - loop.time())
+    except NoUcx as error:
+        raise HandshakeError(f"refused the {worker}: {error}") from error
 
 
 async def _shared(

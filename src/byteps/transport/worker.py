@@ -13,6 +13,7 @@ from byteps.errors import HandshakeError, JoinError, remedy
 from byteps.security import Identity, handshake, load_token
 from byteps.transport.meeting import Answer, Offer, Settled, allowed, hear, say, shortened
 from byteps.transport.memory import Memory, NotShared, Window
+from byteps.transport.ucx import Library, NoUcx, connect
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +22,7 @@ class Meeting:
 
     Attributes:
         link: the link, which owns the connection.
-        transport: what it goes through: "tcp" or "shm".
+        transport: what it goes through: "tcp", "shm" or "ucx".
         reason: why two processes of one host go through TCP although they may share memory; else empty.
     """
 
@@ -31,7 +32,7 @@ class Meeting:
 
 
 def meet_server(
-    sock: socket.socket, config: Config, worker: Identity, server: Identity, limit_s: float
+    sock: socket.socket, config: Config, worker: Identity, server: Identity, limit_s: float, ucx: Library
 ) -> Meeting:
     """Agree with a server over an authenticated, blocking connection.
 
@@ -43,12 +44,15 @@ def meet_server(
         worker: this end.
         server: the other end.
         limit_s: how long it may take.
+        ucx: for ``transport = ucx``.
 
     Raises:
         HandshakeError: the server refused, or was too slow.
-        JoinError: ``transport = shm``, and the two cannot share memory.
+        JoinError: what ``transport`` asks for cannot be had: shared memory, or UCX.
     """
     end_s = time.monotonic() + limit_s
+    if config.transport == "ucx":
+        return _through_ucx(sock, config, worker, end_s, ucx)
     with contextlib.ExitStack() as stack:
         window, problem = None, ""
         if "shm" in allowed(config.transport, "auto"):
@@ -76,6 +80,20 @@ def meet_server(
             f"{reason or answer.reason}; put both on one host, or set BYTEPS_TRANSPORT=auto"
         )
     return Meeting(_native.socket_link(sock.detach()), "tcp", reason)
+
+
+def _through_ucx(
+    sock: socket.socket, config: Config, worker: Identity, end_s: float, ucx: Library
+) -> Meeting:
+    try:
+        port = ucx.open_port(config)
+        handshake(sock, say(Offer("ucx", ucx=port.address())), _left(end_s))
+        answer = handshake(sock, hear(Answer), _left(end_s))
+        if answer.refused:
+            raise HandshakeError(answer.reason)
+        return Meeting(connect(port, sock, answer.ucx, _left(end_s)), "ucx")
+    except NoUcx as error:
+        raise JoinError(f"transport = ucx, but the {worker} cannot use it: {error}") from error
 
 
 def _open_window(config: Config, worker: Identity, server: Identity) -> tuple[Window | None, str]:
