@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import byteps.mxnet as bps
+from byteps.adapters.process_sets import ProcessSet
 from byteps.errors import BytePSError
 from byteps.mxnet.engine import Completion, Operation
 from byteps.session import Session
@@ -190,6 +191,8 @@ def test_what_cannot_work_is_refused(ranks: Ranks) -> None:
         wrapped = bps.DistributedOptimizer(mx.optimizer.SGD(), session=session)
         with pytest.raises(ValueError, match="wrap each optimizer once"):
             bps.DistributedOptimizer(wrapped, session=session)
+        with pytest.raises(ValueError, match="process_set="):
+            bps.DistributedOptimizer(mx.optimizer.SGD(), process_set=ProcessSet([0]), session=session)
         with pytest.raises(TypeError, match="Optimizer"):
             bps.DistributedOptimizer("sgd", session=session)
         with pytest.warns(UserWarning, match="plain optimizer"):

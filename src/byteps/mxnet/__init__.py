@@ -23,6 +23,8 @@ from byteps.adapters.basics import (
     rank,
     shutdown,
     size,
+    start_timeline,
+    stop_timeline,
 )
 from byteps.adapters.exchange import allgather_object, broadcast_object
 from byteps.adapters.reductions import Average, Max, Min, Product, Sum
@@ -81,4 +83,6 @@ __all__ = [
     "rank",
     "shutdown",
     "size",
+    "start_timeline",
+    "stop_timeline",
 ]

@@ -7,6 +7,7 @@ from typing import Any
 
 from byteps.adapters import gradients as shared
 from byteps.adapters.calls import Call
+from byteps.adapters.process_sets import global_process_set
 from byteps.mxnet.rounds import begin
 from byteps.mxnet.tensors import check, spec_of
 
@@ -44,3 +45,14 @@ class GradientReducer(shared.GradientReducer):
             begin(call, wire)
             if wire is not gradient:
                 gradient[:] = self.compression.decompress(wire, context)
+
+
+def reducer_of(**options: Any) -> GradientReducer:
+    """See ``adapters.gradients.gradient_reducer``.
+
+    Raises:
+        ValueError: An option cannot work; here neither can a process set.
+    """
+    if options.get("process_set") not in (None, global_process_set):
+        raise ValueError("process_set= is not supported here, all ranks take part: leave it out")
+    return shared.gradient_reducer(GradientReducer, **options)

@@ -18,7 +18,7 @@ from typing import Any, Final
 import mxnet as mx
 
 from byteps.adapters.calls import Call, copy_call, reduction_call
-from byteps.adapters.process_sets import refuse_process_set
+from byteps.adapters.process_sets import ProcessSet
 from byteps.adapters.reductions import Average, Sum
 from byteps.dtypes import ReduceOp
 from byteps.mxnet.compression import Compression
@@ -47,7 +47,7 @@ def push_pull(
         compression: One of ``Compression``, or a class like them.
         options: ``op``, which is ``Average`` (the default), ``Sum``, ``Min``, ``Max`` or ``Product``;
             ``prescale_factor`` for each contribution, ``postscale_factor`` for the result; ``process_set``,
-            None or ``global_process_set``; ``session``, that of ``init()`` if not given.
+            the ranks that take part, all if not given; ``session``, that of ``init()`` if not given.
 
     Returns:
         A new array of the same shape and dtype.
@@ -156,14 +156,13 @@ def _reduction(
     priority: int,
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
-    process_set: object = None,
+    process_set: ProcessSet | None = None,
     op: ReduceOp | None = None,
     session: Session | None = None,
 ) -> Call:
-    refuse_process_set(process_set)
     scales = (float(prescale_factor), float(postscale_factor))
-    checked = partial(check, tensor)
-    return reduction_call(checked, average, op, name, priority=priority, scales=scales, session=session)
+    where: Any = {"priority": priority, "session": session, "process_set": process_set}
+    return reduction_call(partial(check, tensor), average, op, name, scales=scales, **where)
 
 
 def _copy(
@@ -171,11 +170,11 @@ def _copy(
     root_rank: int,
     name: str | None,
     priority: int,
-    process_set: object = None,
+    process_set: ProcessSet | None = None,
     session: Session | None = None,
 ) -> Call:
-    refuse_process_set(process_set)
-    return replace(copy_call(partial(check, tensor), root_rank, name, session), priority=priority)
+    call = copy_call(partial(check, tensor), root_rank, name, session, process_set)
+    return replace(call, priority=priority)
 
 
 def _carried_out(call: Call, tensor: Any) -> Any:

@@ -7,9 +7,9 @@ from typing import Any
 
 import mxnet as mx
 
-from byteps.adapters.gradients import gradient_prefix, gradient_reducer
+from byteps.adapters.gradients import gradient_prefix
 from byteps.adapters.optimizer_class import is_distributed, sharing
-from byteps.mxnet.gradients import GradientReducer
+from byteps.mxnet.gradients import reducer_of
 
 
 def DistributedOptimizer(optimizer: Any, **options: Any) -> Any:  # noqa: N802  (the name that scripts use)
@@ -33,7 +33,7 @@ def DistributedOptimizer(optimizer: Any, **options: Any) -> Any:  # noqa: N802  
         raise TypeError(f"expected an mx.optimizer.Optimizer, got {type(optimizer).__name__}")
     if is_distributed(optimizer):
         raise ValueError("this optimizer is distributed already: wrap each optimizer once")
-    reducer = gradient_reducer(GradientReducer, **options)
+    reducer = reducer_of(**options)
     prefix = gradient_prefix(reducer.rounds.session)
 
     def reduce(index: Any, grad: Any) -> None:

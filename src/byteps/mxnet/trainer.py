@@ -7,9 +7,9 @@ from typing import Any
 
 import mxnet as mx
 
-from byteps.adapters.gradients import gradient_prefix, gradient_reducer
+from byteps.adapters.gradients import gradient_prefix
 from byteps.mxnet.compression import Compression
-from byteps.mxnet.gradients import GradientReducer
+from byteps.mxnet.gradients import reducer_of
 from byteps.mxnet.optimizer import plain_optimizer
 from byteps.mxnet.parameters import broadcast_parameters
 
@@ -57,7 +57,7 @@ class DistributedTrainer(mx.gluon.Trainer):
             )
             optimizer = plain_optimizer(optimizer)
         compression = _compression(compression, compression_params)
-        self._reducer = gradient_reducer(GradientReducer, compression=compression, **options)
+        self._reducer = reducer_of(compression=compression, **options)
         session = self._reducer.rounds.session
         self._prefix = gradient_prefix(session) if prefix is None else f"gradient.{prefix}"
         self._declared: frozenset[int] = frozenset()
