@@ -29,9 +29,9 @@ def in_mid_round(case: Case) -> None:
         check_victim(job, case)
 
 
-def in_traffic(case: Case) -> None:
+def in_traffic(case: Case, settings: dict[str, str] | None = None) -> None:
     """All links are full."""
-    with FaultyJob(workers=3) as job:
+    with FaultyJob(workers=3, settings=settings or {}) as job:
         job.start_roles()
         for rank in range(3):
             job.start_worker(rank, "busy")
