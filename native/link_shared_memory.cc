@@ -78,7 +78,7 @@ class RingMemory {
 // An end's ear: shows that the other end has rung, or that it is gone.
 class Bell {
  public:
-  Bell(int event, int lifeline) : fd_(epoll_create1(EPOLL_CLOEXEC)), event_(event), lifeline_(lifeline) {
+  Bell(int event, int lifeline) : fd_(epoll_create1(EPOLL_CLOEXEC)) {
     epoll_event ring{}, end{};
     ring.events = EPOLLIN | EPOLLET;  // each ring shows once, so that nobody has to count them down
     end.events = EPOLLIN | EPOLLRDHUP;
@@ -106,7 +106,7 @@ class Bell {
   }
 
  private:
-  const int fd_, event_, lifeline_;
+  const int fd_;
 };
 
 void ring(int event) {

@@ -219,6 +219,14 @@ class WireLink final : public Link {
       return n;
     });
   }
+  std::span<const std::byte> peek() override {
+    const size_t there = std::min(wire_->inbound.size() - wire_->taken, wire_->may_receive);
+    return {wire_->inbound.data() + wire_->taken, there};
+  }
+  void skip(size_t bytes) override {
+    wire_->taken += bytes;
+    wire_->may_receive -= bytes;
+  }
   int read_fd() const override { return fd_; }  // always ready, both ways
   int write_fd() const override { return fd_; }
   uint32_t write_event() const override { return EPOLLOUT; }
