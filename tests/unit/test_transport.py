@@ -19,7 +19,7 @@ from byteps.config import Config
 from byteps.errors import HandshakeError
 from byteps.network import listen
 from byteps.security import Identity, connect_steps, handshake
-from byteps.transport import Meeting, meet_server, meet_worker
+from byteps.transport import Library, Meeting, meet_server, meet_worker
 from byteps.transport.meeting import Answer, Offer, Settled, allowed, hear, say
 from byteps.transport.memory import Window, hand_over
 
@@ -53,7 +53,7 @@ def config(transport: str, token: str = "secret") -> Config:
 def served(sock: socket.socket, settings: Config) -> _native.Link:
     """The server's end of a meeting."""
     sock.setblocking(False)
-    return asyncio.run(meet_worker(sock, settings, SERVER, WORKER, LIMIT_S))
+    return asyncio.run(meet_worker(sock, settings, SERVER, WORKER, LIMIT_S, Library()))
 
 
 def outcome(call: Callable[[], Meeting | _native.Link]) -> str:
@@ -68,7 +68,7 @@ def met(ends: Ends, worker: Config, server: Config) -> tuple[str, str]:
     """What comes of a meeting at both ends."""
     with ThreadPoolExecutor(1) as pool:
         other = pool.submit(outcome, lambda: served(ends[1], server))
-        result = outcome(lambda: meet_server(ends[0], worker, WORKER, SERVER, LIMIT_S))
+        result = outcome(lambda: meet_server(ends[0], worker, WORKER, SERVER, LIMIT_S, Library()))
         if result not in ("shm", "tcp"):
             ends[0].close()
         return result, other.result()
@@ -125,7 +125,9 @@ def test_a_stranger_at_the_window_is_passed_over(ends: Ends) -> None:
 def test_a_worker_that_gets_no_memory_says_why(ends: Ends, answer: Answer) -> None:
     worker, server = ends
     with ThreadPoolExecutor(1) as pool:
-        meeting: Future[Meeting] = pool.submit(meet_server, worker, config("auto"), WORKER, SERVER, LIMIT_S)
+        meeting: Future[Meeting] = pool.submit(
+            meet_server, worker, config("auto"), WORKER, SERVER, LIMIT_S, Library()
+        )
         handshake(server, hear(Offer))
         handshake(server, say(answer))
         if answer.transport == "shm":
@@ -139,7 +141,7 @@ def test_a_server_that_hangs_up_is_an_error_at_once(ends: Ends, setting: str) ->
     worker, server = ends
     server.close()
     with pytest.raises(HandshakeError, match="closed the connection"):
-        meet_server(worker, config(setting), WORKER, SERVER, LIMIT_S)
+        meet_server(worker, config(setting), WORKER, SERVER, LIMIT_S, Library())
 
 
 @pytest.mark.parametrize("window", ["", "byteps-" + "0" * 32])
