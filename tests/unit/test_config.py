@@ -111,9 +111,9 @@ SPECIAL: dict[str, tuple[str, object]] = {
     "scheduling": ("Stop-and-Wait", "stop-and-wait"),
     "tune_search": ("Random", "random"),
     "hierarchical": ("0", "off"),
+    "transport": ("Shared-Memory", "shm"),
     "log_level": ("WARNING", "warning"),
     "partition_bytes": ("1MiB", 1 << 20),
-    "transport": ("SHM", "shm"),
     "credit_bytes": ("3 KiB", 3 << 10),
     "heartbeat_s": ("0.5", 0.5),
 }
