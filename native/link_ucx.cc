@@ -30,7 +30,7 @@ constexpr size_t kGatheredBytes = 64 * 1024;  // of small parts in one message
 constexpr size_t kTellBytes = 64 * 1024;      // taken, before the peer is told while more is coming
 constexpr size_t kUntoldBytes = 2048;         // left untold: less than any link may always have queued
 constexpr size_t kAhead = 4;                  // messages fetched before somebody asks for them
-constexpr std::chrono::milliseconds kFlushLimit{200};
+constexpr std::chrono::milliseconds kFlushLimit{100};
 constexpr std::chrono::nanoseconds kRetry{200'000};  // of what has no event
 
 // A position in a list of parts.

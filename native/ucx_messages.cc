@@ -16,7 +16,7 @@ constexpr uint64_t kNoSequence = UINT64_MAX;  // of what carries no data
 constexpr size_t kCopiedBytes = 4096;         // less than this does not keep a receive buffer of UCX occupied
 constexpr size_t kBufferBytes = kMaxPayloadBytes;  // of one that is used again
 constexpr int kTries = 32;                         // to be able to sleep
-constexpr std::chrono::seconds kCloseLimit{1};
+constexpr std::chrono::milliseconds kCloseLimit{100};
 
 ucp_request_param_t request(uint32_t fields, void* user_data) {
   ucp_request_param_t param{};

@@ -22,7 +22,9 @@ needs_ucx = pytest.mark.skipif(
 
 def ends_of_a_start(server: dict[str, str], worker: dict[str, str]) -> dict[str, Ended]:
     """How a server and a worker end that cannot come together."""
-    with FaultyJob(workers=1, servers=1, settings={"BYTEPS_FORCE_DISTRIBUTED": "1"}) as job:
+    # Who cannot join first waits for word of a lost peer: the coordinator must not take that for a loss.
+    settings = {"BYTEPS_FORCE_DISTRIBUTED": "1", "BYTEPS_PEER_TIMEOUT": "10"}
+    with FaultyJob(workers=1, servers=1, settings=settings) as job:
         job.start_coordinator()
         job.set(server)
         job.start_server(0)
@@ -59,7 +61,7 @@ def test_sums_are_right_and_everybody_leaves_in_order(transport: str) -> None:
 @needs_ucx
 def test_a_server_that_is_set_to_tcp_says_so() -> None:
     ended = ends_of_a_start({"BYTEPS_TRANSPORT": "tcp"}, UCX)
-    (complaint,) = ended["worker 0"].complaints
+    complaint = ended["worker 0"].complaints[-1]
     assert "this server has transport = tcp, the worker ucx" in complaint
     assert "give all processes the same BYTEPS_TRANSPORT" in complaint
 
@@ -67,15 +69,15 @@ def test_a_server_that_is_set_to_tcp_says_so() -> None:
 @needs_ucx
 def test_ends_without_a_common_transport_say_what_to_look_at() -> None:
     ended = ends_of_a_start({**UCX, "UCX_TLS": "sm"}, {**UCX, "UCX_TLS": "tcp"})
-    (complaint,) = ended["worker 0"].complaints
-    assert "cannot reach each other through UCX" in complaint or "did not let worker 0 in" in complaint
-    assert "UCX_TLS" in complaint or "UCX" in ended["server 0"].errors
+    complaint = ended["worker 0"].complaints[-1]
+    assert "cannot reach each other through UCX" in complaint
+    assert "UCX_TLS" in complaint
 
 
 @needs_ucx
 def test_a_device_that_is_not_there_is_named() -> None:
     ended = ends_of_a_start(UCX, {**UCX, "UCX_NET_DEVICES": "mlx5_7:1", "UCX_TLS": "rc"})
-    (complaint,) = ended["worker 0"].complaints
+    complaint = ended["worker 0"].complaints[-1]
     assert "transport = ucx, but the worker 0 cannot use it" in complaint
     assert "UCX_NET_DEVICES" in complaint
     assert "/dev/infiniband" in complaint
