@@ -13,8 +13,7 @@ import pytest
 
 from benchmarks.cluster import Cluster
 
-from .cases import Case, run_all
-from .cases import lose_in_traffic
+from .cases import Case, lose_in_traffic, run_all
 
 RANK = Path(__file__).with_name("node_rank.py")
 ROUNDS = 5
