@@ -10,9 +10,7 @@ import contextlib
 import fcntl
 import logging
 import os
-import secrets
 import socket
-import struct
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -22,13 +20,21 @@ from byteps import _native
 from byteps.config import Config
 from byteps.errors import ConfigError, HandshakeError, JoinError
 from byteps.hierarchy import SEGMENT_BYTES, piece_bytes
-from byteps.security import Identity, accept_steps, connect_steps, handshake, load_token
+from byteps.security import (
+    Identity,
+    accept_steps,
+    check_user,
+    connect_steps,
+    handshake,
+    listen_locally,
+    load_token,
+    local_address,
+)
 from byteps.wire import Welcome
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _NETWORK = Path("/proc/self/ns/net")
 _SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
-_CREDENTIALS = struct.Struct("3i")
 _HINT = "set BYTEPS_HIERARCHICAL=off if they cannot share memory"
 
 _log = logging.getLogger("byteps.worker")
@@ -65,10 +71,8 @@ class Entrance:
                 # Using memory that is not there, or not any more, would end the process.
                 os.posix_fallocate(segment, 0, SEGMENT_BYTES)
                 fcntl.fcntl(segment, fcntl.F_ADD_SEALS, _SEALS)
-                listener = undo.enter_context(socket.socket(socket.AF_UNIX))
-                name = f"byteps-{secrets.token_hex(16)}"
-                listener.bind(f"\0{name}")
-                listener.listen(64)
+                listener, name = listen_locally(backlog=64)
+                undo.callback(listener.close)
                 place = _place()
             except OSError as error:
                 why = f"cannot share memory with ranks of this node: {error.strerror or error}"
@@ -141,7 +145,8 @@ class _Meeting:
         self._sockets[place, lane] = sock
         sock.settimeout(self._left_s())
         try:
-            sock.connect(f"\0{self._welcome.doors[place]}")
+            sock.connect(local_address(self._welcome.doors[place]))
+            check_user(sock)
             handshake(sock, connect_steps(load_token(self._config), self._identity(lane)), self._left_s())
             self._swap(sock, place, lane)
         except (OSError, HandshakeError) as error:
@@ -163,8 +168,7 @@ class _Meeting:
                 f"{', '.join(map(str, missing))}, which say that they run on its node; {_HINT}"
             ) from error
         try:
-            if _user_of(sock) not in (0, os.getuid()):
-                raise HandshakeError("it is another user's")
+            check_user(sock)
             steps = accept_steps(load_token(self._config), self._identity(0), self._objection(lanes))
             peer = handshake(sock, steps, min(5.0, self._left_s()))
             place = self._ranks.index(peer.number)
@@ -191,7 +195,7 @@ class _Meeting:
         if lane:
             return
         socket.send_fds(sock, [b"m"], [self._own.segment])
-        data, descriptors, _, _ = socket.recv_fds(sock, 1, 1)
+        data, descriptors, _, _ = socket.recv_fds(sock, 1, 1, socket.MSG_CMSG_CLOEXEC)
         if not data or not descriptors:
             raise ConnectionResetError("it sent no memory")
         self._segments[place] = descriptors[0]
@@ -225,11 +229,6 @@ def _join(worker: _native.Worker, welcome: Welcome, ranks: list[int], segments: 
         )
     except RuntimeError as error:
         raise JoinError(f"rank {welcome.rank}: {error}; {_HINT}") from error
-
-
-def _user_of(sock: socket.socket) -> int:
-    packed = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-    return int(_CREDENTIALS.unpack(packed)[1])
 
 
 def _place() -> str:

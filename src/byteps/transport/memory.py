@@ -11,10 +11,8 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import os
-import secrets
 import select
 import socket
-import struct
 import time
 from collections.abc import Sequence
 from types import TracebackType
@@ -22,13 +20,21 @@ from types import TracebackType
 from byteps import _native
 from byteps.diagnostics import size
 from byteps.errors import HandshakeError, remedy
-from byteps.security import Identity, accept_steps, async_handshake, connect_steps, handshake
+from byteps.security import (
+    Identity,
+    accept_steps,
+    async_handshake,
+    check_user,
+    connect_steps,
+    handshake,
+    listen_locally,
+    local_address,
+)
 
 RING_BYTES = 1 << 20
 """What fits into the memory each way. Little, so that it stays in the caches and nothing waits in it long."""
 
 _DESCRIPTORS = 5
-_CREDENTIALS = struct.Struct("3i")
 _PURPOSE = "memory"
 
 
@@ -93,14 +99,7 @@ class Window:
         self._token = token
         self._worker = _for_memory(worker)
         self._server = server
-        self.name = f"byteps-{secrets.token_hex(16)}"
-        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        try:
-            self._listener.bind(_address(self.name))
-            self._listener.listen(4)
-        except BaseException:
-            self._listener.close()
-            raise
+        self._listener, self.name = listen_locally(backlog=4)
 
     def __enter__(self) -> Window:
         return self
@@ -136,7 +135,7 @@ class Window:
     def _admit(self, end_s: float) -> Memory:
         sock, _ = self._listener.accept()
         with sock:
-            _check_user(sock)
+            check_user(sock)
             steps = accept_steps(self._token, self._worker, self._reason_to_refuse)
             handshake(sock, steps, max(end_s - time.monotonic(), 0))
             sock.settimeout(max(end_s - time.monotonic(), 1e-6))
@@ -173,8 +172,8 @@ async def hand_over(token: bytes, server: Identity, worker: Identity, window: st
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
             sock.setblocking(False)
-            sock.connect(_address(window))
-            _check_user(sock)
+            sock.connect(local_address(window))
+            check_user(sock)
             steps = connect_steps(token, _for_memory(server))
             peer = await async_handshake(asyncio.get_running_loop(), sock, steps, limit_s)
             if (peer.role, peer.number, peer.lane) != (worker.role, worker.number, worker.lane):
@@ -206,20 +205,8 @@ def _create() -> list[int]:
         ) from error
 
 
-def _check_user(sock: socket.socket) -> None:
-    """Memory is shared only between processes of one user."""
-    packed = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-    _, user, _ = _CREDENTIALS.unpack(packed)
-    if user != os.geteuid():
-        raise HandshakeError(f"user {user} is at the other end, this process is user {os.geteuid()}'s")
-
-
 def _for_memory(identity: Identity) -> Identity:
     return dataclasses.replace(identity, purpose=_PURPOSE)
-
-
-def _address(name: str) -> str:
-    return f"\0{name}"
 
 
 def _text(error: Exception) -> str:
