@@ -176,15 +176,13 @@ std::vector<std::pair<uint32_t, double>> missing(byteps::Server& server, uint32_
 }
 
 void join_node(byteps::Worker& worker, uint32_t place, std::vector<uint32_t> ranks,
-               const std::vector<int>& segments, uint32_t lanes, size_t piece_bytes,
-               uint32_t first_neighbour) {
+               const std::vector<int>& segments, uint32_t lanes, size_t piece_bytes, uint32_t first) {
   worker.join_node(std::make_shared<byteps::Node>(place, std::move(ranks), segments, lanes, piece_bytes),
-                   first_neighbour);
+                   first);
 }
 
 std::vector<uint32_t> missing_neighbours(byteps::Worker& worker, uint32_t tensor) {
-  const nb::gil_scoped_release release;
-  const auto ranks = worker.missing(tensor);
+  const auto ranks = (nb::gil_scoped_release(), worker.missing(tensor));
   return {ranks.begin(), ranks.end()};
 }
 

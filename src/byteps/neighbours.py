@@ -109,6 +109,18 @@ def meet_neighbours(
         _Meeting(entrance, config, welcome, ranks).hold(worker)
 
 
+def data_identity(config: Config, welcome: Welcome, lane: int) -> Identity:
+    """Who this worker is on a connection for tensors."""
+    return Identity(
+        role="worker",
+        number=welcome.rank,
+        job_id=config.job_id,
+        purpose="data",
+        lane=lane,
+        epoch=welcome.epoch,
+    )
+
+
 class _Meeting:
     def __init__(self, own: Entrance, config: Config, welcome: Welcome, ranks: list[int]) -> None:
         self._own = own
@@ -203,14 +215,7 @@ class _Meeting:
             raise HandshakeError("it could take back the memory that it sent")
 
     def _identity(self, lane: int) -> Identity:
-        return Identity(
-            role="worker",
-            number=self._welcome.rank,
-            job_id=self._config.job_id,
-            purpose="data",
-            lane=lane,
-            epoch=self._welcome.epoch,
-        )
+        return data_identity(self._config, self._welcome, lane)
 
     def _left_s(self) -> float:
         return max(self._end_s - time.monotonic(), 1e-3)

@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 from byteps import _native
 from byteps.config import DEFAULT_PARTITION_BYTES, Config
 from byteps.errors import ConfigError, HandshakeError, JoinError
-from byteps.neighbours import Entrance, meet_neighbours
+from byteps.neighbours import Entrance, data_identity, meet_neighbours
 from byteps.network import advertised_address, connect, parse_address
 from byteps.scheduler import POLICIES
-from byteps.security import Identity, connect_steps, handshake, load_token
+from byteps.security import connect_steps, handshake, load_token
 from byteps.transport import Library, Meeting, meet_server
 from byteps.wire import JobSettings, Join, Knobs, TuningSettings, Welcome
 
@@ -174,14 +174,7 @@ class SocketLinker:
                 f"worker {self.welcome.rank} cannot reach server {server}: {error}; look at the server's "
                 f"log, the firewall, and BYTEPS_INTERFACE on the server's host"
             ) from error
-        identity = Identity(
-            role="worker",
-            number=self.welcome.rank,
-            job_id=self.config.job_id,
-            purpose="data",
-            lane=lane,
-            epoch=self.welcome.epoch,
-        )
+        identity = data_identity(self.config, self.welcome, lane)
         try:
             peer = handshake(sock, connect_steps(load_token(self.config), identity), limit_s)
             meeting = meet_server(sock, self.config, identity, peer, limit_s, self._ucx)

@@ -6,14 +6,14 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from benchmarks.cluster import Cluster
 
-from .cases import Case, check_survivors, run_all
-from .faults import FaultyJob
+from .cases import Case, lose_in_traffic, run_all
 
 RANK = Path(__file__).with_name("node_rank.py")
 ROUNDS = 5
@@ -94,24 +94,11 @@ def test_training_is_the_same_and_each_node_sends_what_one_rank_would(
         assert max(sent) / min(sent) < 1 + CLOSE, sent
 
 
-def ends_for_all(case: Case) -> None:
-    """Three ranks of one node sum without a break; one of them is killed."""
-    with FaultyJob(workers=3, settings={"BYTEPS_HIERARCHICAL": "on"}) as job:
-        job.start_roles()
-        for rank in range(3):
-            job.start_worker(rank, "busy")
-        job.await_text("ready")
-        since_s = job.send(case.victim, case.how)
-        ended = job.ends(since_s + case.within_s + 5, case.victim)
-        in_flight = rf"PeerLost: (layer4\.weight \(round \d+\) failed on rank \d: )?{case.blame}"
-        check_survivors(ended, since_s, case, {f"worker {rank}": in_flight for rank in range(3)})
-        assert not job.left_over()
-
-
 @pytest.mark.timeout(120)
 def test_a_killed_rank_ends_the_others_and_leaves_nothing() -> None:
+    """Three ranks of one node sum without a break; one of them is killed."""
     run_all(
-        ends_for_all,
+        partial(lose_in_traffic, settings={"BYTEPS_HIERARCHICAL": "on"}),
         [
             Case(f"worker {rank}", "kill", rf"worker rank {rank} \(pid \d+ on \S+\) was lost")
             for rank in range(3)
