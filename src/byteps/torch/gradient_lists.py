@@ -9,7 +9,7 @@ from torch import Tensor
 from byteps.adapters import gradients as shared
 from byteps.adapters.calls import Call
 from byteps.torch.sending import start
-from byteps.torch.tensors import spec_of
+from byteps.torch.tensors import element_type
 
 
 class GradientReducer(shared.GradientReducer):
@@ -20,7 +20,7 @@ class GradientReducer(shared.GradientReducer):
         pending = [
             start(
                 call.session,
-                spec_of(gradient, call.name, call.op, scales=call.scales),
+                call.spec(element_type(gradient, call.name), gradient.shape),
                 gradient,
                 gradient,
                 call.priority,
