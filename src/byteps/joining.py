@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import weakref
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from byteps import _native
-from byteps.communicator import AllReduce, Alone, Communicator, Engine, ParameterServer
+from byteps.communicator import Alone, Communicator, Engine, ParameterServer
 from byteps.config import Config
 from byteps.control import ControlClient, Relay
 from byteps.diagnostics import DumpOnSignal
@@ -28,6 +29,9 @@ from byteps.worker import (
     start_data_plane,
     uses_collectives,
 )
+
+if TYPE_CHECKING:
+    from byteps.communicator.all_reduce import AllReduce
 
 
 def connect(
@@ -97,6 +101,7 @@ def _join(
         welcome = control.join(join_message(config, entrance), config.join_timeout_s)
         refuse_tuning(config, welcome.size)
         communicator: Communicator = Alone()
+        all_reduce: AllReduce | None = None
         if welcome.size > 1 or config.force_distributed:
             trace = open_trace(config, "worker", welcome.rank, welcome.size)
             with control.blaming_the_lost():
@@ -108,11 +113,12 @@ def _join(
                     trace.capacity,
                     entrance,
                 )
-            communicator = (
-                AllReduce(control, welcome, config, worker.close, trace)
-                if uses_collectives(config)
-                else ParameterServer(control, worker, welcome, credit_of(config), trace)
-            )
+            if uses_collectives(config):
+                from byteps.communicator.all_reduce import AllReduce  # others need not wait for it
+
+                communicator = all_reduce = AllReduce(control, welcome, config, worker.close, trace)
+            else:
+                communicator = ParameterServer(control, worker, welcome, credit_of(config), trace)
             trace.start(worker.take_events, control.wall_clock_s)
     except BaseException:
         trace.close()
@@ -123,8 +129,8 @@ def _join(
             entrance.close()
     session = Session(config, welcome, communicator, control, trace)
     relay.attach(session)
-    if isinstance(communicator, AllReduce) and engine is not None:
-        _meet(session, control, communicator, engine)
+    if all_reduce is not None and engine is not None:
+        _meet(session, control, all_reduce, engine)
     return session
 
 

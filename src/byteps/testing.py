@@ -19,7 +19,9 @@ from pathlib import Path
 from typing import TypeVar
 
 from byteps import _native
-from byteps.communicator import AllReduce, Communicator, Engine, InProcessGroup, ParameterServer
+from byteps.communicator import Communicator, Engine, ParameterServer
+from byteps.communicator.all_reduce import AllReduce
+from byteps.communicator.in_process import InProcessGroup
 from byteps.config import Config
 from byteps.control import ControlClient, Relay
 from byteps.coordinator.core import Coordinator, Outbox

@@ -1,17 +1,16 @@
 """What a session drives: declares tensors and carries out their rounds.
 
 ``ParameterServer`` sends them through the servers. ``AllReduce`` schedules a framework's collectives.
-``Alone`` serves a job of one worker: nothing is sent.
+``Alone`` serves a job of one worker: nothing is sent. Most jobs need no ``all_reduce``, which is therefore
+imported only where it is used.
 """
 
 from __future__ import annotations
 
 from byteps.communicator.absence import Absence
-from byteps.communicator.all_reduce import AllReduce
 from byteps.communicator.alone import Alone
 from byteps.communicator.board import Board
 from byteps.communicator.collectives import Collective, Collectives, Done, Engine, Meeting
-from byteps.communicator.in_process import InProcessGroup
 from byteps.communicator.interface import (
     CLOSED,
     DEPARTED,
@@ -32,7 +31,6 @@ __all__ = [
     "OK",
     "RETRACTED",
     "Absence",
-    "AllReduce",
     "Alone",
     "Board",
     "Buffer",
@@ -41,7 +39,6 @@ __all__ = [
     "Communicator",
     "Done",
     "Engine",
-    "InProcessGroup",
     "Meeting",
     "ParameterServer",
     "Transfer",

@@ -48,6 +48,14 @@ class _Tensor:
     id: int
     generation: int
     last: Transfer | None = None
+    spared: bool = False  # withdrawn, but the last round has a result
+
+    @property
+    def over(self) -> int:
+        """The last round whose result is here."""
+        if self.last is None:
+            return 0
+        return self.last.round if self.last.status == OK else self.last.round - 1
 
 
 class Names(Generic[TransferT]):
@@ -159,12 +167,17 @@ class Names(Generic[TransferT]):
     def retract(self, message: Retract) -> None:
         """Another rank disagrees about a tensor: its round in flight fails, or its next use does.
 
-        Called on the control thread, so it must not wait for a declaration in progress.
+        A round whose result the other rank has does not fail. Called on the control thread, so it must not
+        wait for a declaration in progress.
         """
         self._reasons[message.name] = message.message
         with self._gate:
             self._withdrawn[message.id] = message.message
-            self._plane.retract(message.id)
+            tensor = self._tensors.get(message.name)
+            if tensor is not None and tensor.id == message.id and tensor.last is not None:
+                tensor.spared = tensor.last.round <= message.after
+            if tensor is None or not tensor.spared:
+                self._plane.retract(message.id)
 
     def _go_over(self, tensor: _Tensor, number: int) -> None:
         """From now on another number stands for the tensor."""
@@ -180,7 +193,7 @@ class Names(Generic[TransferT]):
         if tensor is None:
             return False
         if tensor.id in self._withdrawn:
-            failed = tensor.last is not None and tensor.last.status != OK
+            failed = tensor.last is not None and tensor.last.status != OK and not tensor.spared
             error = self._give_up(tensor)
             if failed:  # its handle tells
                 return False
@@ -195,8 +208,8 @@ class Names(Generic[TransferT]):
 
     def _refuse(self, tensor: _Tensor, message: str) -> DeclarationError:
         """Fail a tensor on all ranks; returns the error for this one."""
-        self.retract(Retract(tensor.id, tensor.spec.name, message))
-        self._control.notify(Refuse(tensor.spec.name, tensor.generation, message))
+        self.retract(Retract(tensor.id, tensor.spec.name, message, tensor.over))
+        self._control.notify(Refuse(tensor.spec.name, tensor.generation, message, tensor.over))
         return self._give_up(tensor)
 
     def _give_up(self, tensor: _Tensor) -> DeclarationError:

@@ -90,7 +90,8 @@ class Declarations:
 
     def refuse(self, rank: int, message: Refuse) -> list[Outgoing]:
         """A rank cannot go along with a tensor: tell those that hold it, but not the rank, which knows."""
-        return self._retract(self._table.refuse(rank, message.name, message.generation, message.message))
+        what = (message.name, message.generation, message.message, message.after)
+        return self._retract(self._table.refuse(rank, *what))
 
     def finished(self, rank: int, message: Finished) -> list[Outgoing]:
         """A rank is done with tensors."""
@@ -141,7 +142,7 @@ class Declarations:
         concerned: set[int] = set()
         for tensor, servers in failed:
             out += [
-                ToRank(rank, Retract(tensor.id, tensor.name, tensor.failure))
+                ToRank(rank, Retract(tensor.id, tensor.name, tensor.failure, tensor.after))
                 for rank in sorted(tensor.holders)
             ]
             for server in servers:

@@ -28,6 +28,7 @@ class Tensor:
         first_rank: Who declared it first.
         parts: Its partitions; empty once it has failed.
         failure: Why it cannot be used; empty while it can.
+        after: The last round that may still end well.
         seen: Ranks that need no further answer about it: they have declared or refused it.
         holders: Ranks that have its placement.
         finished: Ranks that are done with it.
@@ -43,6 +44,7 @@ class Tensor:
     first_rank: int
     parts: list[Part] = field(default_factory=list)
     failure: str = ""
+    after: int = 0
     seen: set[int] = field(default_factory=set)
     holders: set[int] = field(default_factory=set)
     finished: set[int] = field(default_factory=set)
@@ -124,14 +126,19 @@ class TensorTable:
             self._forget_if_done(tensor)
         return outcome
 
-    def refuse(self, rank: int, name: str, generation: int, message: str) -> list[tuple[Tensor, set[int]]]:
-        """A rank cannot go along with a tensor; nobody can use it then.
+    def refuse(
+        self, rank: int, name: str, generation: int, message: str, after: int = 0
+    ) -> list[tuple[Tensor, set[int]]]:
+        """A rank cannot go along with a tensor; nobody can use it then, but for rounds up to ``after``.
 
         Returns:
             Tensors and the servers to tell, as far as this is news to ranks that hold them.
         """
         tensor = self._find(rank, (name, generation)) or self._create(rank, name, generation, None)
         before = tensor.before if tensor.before and self._by_id.get(tensor.before.id) else None
+        # Rounds of what goes over to another number are counted anew: none of them is known to end well.
+        if not tensor.failure:
+            tensor.after = 0 if before else after
         news = [self._fail(one, message[:8000]) for one in (before, tensor) if one and not one.failure]
         tensor.seen.add(rank)
         tensor.holders.discard(rank)

@@ -211,19 +211,21 @@ class Declared(msgspec.Struct, frozen=True, array_like=True, tag=True):
 
 
 class Refuse(msgspec.Struct, frozen=True, array_like=True, tag=True):
-    """Worker -> coordinator: this rank used the tensor in a way that cannot match; fail it on all ranks."""
+    """Worker -> coordinator: no round after ``after``, whose result this rank has, can match on all ranks."""
 
     name: TensorName
     generation: Count
     message: str
+    after: Count = 0
 
 
 class Retract(msgspec.Struct, frozen=True, array_like=True, tag=True):
-    """Coordinator -> workers that have declared a tensor: it cannot be used any more, and why."""
+    """Coordinator -> workers that have declared a tensor: no round after ``after`` can be, and why."""
 
     id: Count
     name: str
     message: str
+    after: Count = 0
 
 
 class Finished(msgspec.Struct, frozen=True, array_like=True, tag=True):
