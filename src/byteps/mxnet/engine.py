@@ -9,7 +9,10 @@ module alone knows MXNet's C interface, that of version 1.9 (``mxnet/c_api.h``, 
 from __future__ import annotations
 
 import ctypes
+import sys
+import threading
 from collections.abc import Callable, Sequence
+from types import FrameType
 from typing import Any, Final
 
 from mxnet.base import _LIB, check_call
@@ -99,6 +102,21 @@ def _begin(context: int, on_complete: int, operation: Operation) -> None:
 def _forget(operation: Operation) -> None:
     ctypes.pythonapi.Py_DecRef(ctypes.py_object(operation))
     operation.ended()
+
+
+def is_calling() -> bool:
+    """Whether a thread of the engine is in one of the two functions above, which it cannot leave without the
+    interpreter's lock. Other threads begin elsewhere.
+    """
+    here = is_calling.__code__.co_filename
+    others = [frame for ident, frame in sys._current_frames().items() if ident != threading.get_ident()]
+    return any(_first(frame).f_code.co_filename == here for frame in others)
+
+
+def _first(frame: FrameType) -> FrameType:
+    while frame.f_back is not None:
+        frame = frame.f_back
+    return frame
 
 
 def address_of(array: Any) -> int:

@@ -16,10 +16,11 @@ from byteps.adapters.calls import Call
 from byteps.adapters.current import current, is_initialized
 from byteps.adapters.later import Waiters
 from byteps.errors import BytePSError
-from byteps.mxnet.engine import Completion, Operation, address_of
+from byteps.mxnet.engine import Completion, Operation, address_of, is_calling
 from byteps.mxnet.tensors import spec_of
 from byteps.session import Buffer, Handle, Session
 
+_A_MOMENT_S: Final = 1e-3
 _LONGEST_END_S: Final = 10.0
 """How long a process that ends waits for operations that cannot succeed any more."""
 
@@ -86,9 +87,11 @@ class EngineRounds:
         completion(error)
 
     def finish_rounds(self) -> None:
-        """See ``Unfinished``."""
+        """See ``Unfinished``. The engine's threads have left Python, too: see ``finish_rounds``."""
         with self._changed:
             self._changed.wait_for(lambda: not self._pending)
+            while is_calling():
+                self._changed.wait(_A_MOMENT_S)
 
     def _token(self, name: str) -> Any:
         """What a round writes besides, so that the next one of this name starts when it is over."""
