@@ -33,7 +33,10 @@ def measure() -> Sequence[Row]:
     for _ in range(TURNS):
         for transport, sizes in times.items():
             result = run_job(
-                "benchmarks.shared_memory", workers=WORKERS, servers=1, options=("--transport", transport)
+                "benchmarks.shared_memory",
+                workers=WORKERS,
+                servers=1,
+                options=("--transport", transport, "--hierarchical", "off"),
             )
             copy_s += result["copy"]
             for size in ("large", "small"):
