@@ -74,6 +74,7 @@ void Lane::run() {
 bool Lane::turn(bool may_wait) {
   const auto wanted = after_events();
   const bool more = pump();
+  after_sending();
   const auto now = Clock::now();
   if (stop_by_ && (drained() || now >= *stop_by_)) return false;
   if (now >= next_beat_) beat(now);
@@ -227,6 +228,7 @@ void Lane::flush(Peer& peer) {
   counters_.bytes_sent.fetch_add(written, std::memory_order_relaxed);
   if (written > 0) peer.last_sent_ = Clock::now();
   if (!alive) {
+    read_all_from(peer);  // what it sent before it went
     lose(peer);
   } else if (!peer.outbox_.empty()) {
     block(peer);

@@ -92,8 +92,8 @@ class Lane {
     Outbox outbox_;
     size_t in_host_bytes_ = 0;  // written, and not gone from this host, as last seen
     bool open_ = true;
-    bool broken_ = false;  // it fell silent, or sent what is no frame of the protocol
-    bool blocked_ = false;    // the link takes nothing now; its write event is awaited
+    bool broken_ = false;   // it fell silent, or sent what is no frame of the protocol
+    bool blocked_ = false;  // the link takes nothing now; its write event is awaited
     Clock::time_point last_heard_;
     Clock::time_point last_sent_;
   };
@@ -115,6 +115,7 @@ class Lane {
   virtual void on_lost(Peer& peer) = 0;              // the peer hung up, or broke the protocol
   // Once per wake-up, before sending. Returns when it wants to be called again even if nothing happens.
   virtual Clock::time_point after_events() { return Clock::time_point::max(); }
+  virtual void after_sending() {}  // once per wake-up
 
   const Options options_;
   Scheduler scheduler_;

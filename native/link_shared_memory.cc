@@ -41,8 +41,8 @@ static_assert(std::atomic<uint64_t>::is_always_lock_free && std::atomic<uint32_t
 
 class Mapping {
  public:
-  Mapping(size_t bytes, int protection, int flags, int fd, off_t offset, void* at = nullptr)
-      : data_(mmap(at, bytes, protection, flags, fd, offset)), bytes_(bytes) {
+  Mapping(size_t bytes, int protection, int flags, int fd, off_t offset)
+      : data_(mmap(nullptr, bytes, protection, flags, fd, offset)), bytes_(bytes) {
     if (data_ == MAP_FAILED) fail("cannot map shared memory");
     madvise(data_, bytes_, MADV_DONTFORK);  // a child has no use for it
   }
@@ -60,16 +60,19 @@ class Mapping {
 class RingMemory {
  public:
   RingMemory(int fd, size_t offset, size_t capacity)
-      : whole_(2 * capacity, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0),
-        first_(capacity, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd, static_cast<off_t>(offset),
-               whole_.data()),
-        second_(capacity, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd, static_cast<off_t>(offset),
-                whole_.data() + capacity),
-        capacity(capacity) {}
+      : whole_(2 * capacity, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0), capacity(capacity) {
+    for (std::byte* half : {whole_.data(), whole_.data() + capacity}) {
+      const int flags = MAP_SHARED | MAP_FIXED;
+      if (mmap(half, capacity, PROT_READ | PROT_WRITE, flags, fd, static_cast<off_t>(offset)) == MAP_FAILED)
+        fail("cannot map shared memory");
+      madvise(half, capacity, MADV_DONTFORK);
+    }
+  }
   std::byte* at(uint64_t position) const { return whole_.data() + position % capacity; }
 
  private:
-  Mapping whole_, first_, second_;
+  // It unmaps both halves at once: what is unmapped twice may be somebody else's by then.
+  Mapping whole_;
 
  public:
   const size_t capacity;

@@ -247,8 +247,13 @@ void NodeLane::finish(OwnedMap::iterator at) {
     if (place != node_->place && one.here && !one.wants) tell(place, LocalStep::done, key);
   }
   if (!owned.plan->pushes) note(EventKind::returned, *owned.transfer, owned.part);
-  owned.transfer->resolve(Status::ok, 0);
+  finished_.push_back(owned.transfer);
   owned_.erase(at);
+}
+
+// Once the neighbours have been told: whoever has its result may leave, and say so to all, at once.
+void NodeLane::resolve_finished() {
+  for (const auto& transfer : std::exchange(finished_, {})) transfer->resolve(Status::ok, 0);
 }
 
 void NodeLane::fail_round(OwnedMap::iterator at, Status status, uint32_t peer) {
@@ -329,6 +334,7 @@ void NodeLane::depart(uint32_t rank) {
 }
 
 void NodeLane::fail(Status status, uint32_t peer) {
+  resolve_finished();
   for (auto& [key, guest] : std::exchange(guests_, GuestMap{})) guest.transfer->resolve(status, peer);
   for (auto& [key, owned] : std::exchange(owned_, OwnedMap{})) {
     if (owned.transfer) owned.transfer->resolve(status, peer);

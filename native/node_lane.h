@@ -43,6 +43,7 @@ class NodeLane {
   void retract(uint32_t tensor);
   void depart(uint32_t rank);  // it left in order; what it sent has been read
   void fail(Status status, uint32_t peer);
+  void resolve_finished();
   // Ranks of this node that a partition of the tensor waits for, which this rank owns.
   void add_missing(uint32_t tensor, std::set<uint32_t>& ranks) const;
   const Node& node() const { return *node_; }
@@ -156,8 +157,9 @@ class NodeLane {
   std::map<std::pair<uint32_t, uint32_t>, Failure> failures_;  // the last, by tensor and partition
   std::set<Turn> to_grant_;
   std::set<Turn> to_hand_out_;
-  std::set<uint32_t> departed_;   // ranks
-  std::set<uint32_t> retracted_;  // tensors
+  std::set<uint32_t> departed_;                      // ranks
+  std::set<uint32_t> retracted_;                     // tensors
+  std::vector<std::shared_ptr<Transfer>> finished_;  // not resolved yet
   uint64_t sequence_ = 0;
   Buffer scratch_;
 };

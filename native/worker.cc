@@ -203,6 +203,9 @@ void Worker::close() {
 void Worker::abandon() {
   abandoned_ = closed_ = true;  // the lock may be held by a thread that does not exist in this process
   for (auto& lane : lanes_) lane->abandon();
+  // Segments are not mapped here, so nothing may unmap them: they are never let go of.
+  if (node_) [[maybe_unused]]
+    auto* leaked = new std::shared_ptr<const Node>(node_);
 }
 
 std::vector<std::shared_ptr<Transfer>> Worker::in_flight() const {

@@ -137,6 +137,10 @@ Clock::time_point WorkerLane::after_events() {
   return look_at_ = Clock::time_point::max();
 }
 
+void WorkerLane::after_sending() {
+  if (node_) node_->resolve_finished();
+}
+
 void WorkerLane::write_grant(const Grant& grant) {
   look_at_ = Clock::now() + kQuiet;
   Active& active = active_.at(grant.id);

@@ -76,6 +76,7 @@ class WorkerLane final : public Lane {
   void write_grant(const Grant& grant) override;
   void on_lost(Peer& peer) override;
   Clock::time_point after_events() override;
+  void after_sending() override;
   Active* find(const Header& header);
   void on_answer(const Header& header, Active& active);
   void return_credit(Active& active);
