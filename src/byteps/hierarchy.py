@@ -105,7 +105,7 @@ def plan(spec: Reduced, nodes: Sequence[Sequence[int]]) -> Plan | None:
     """How the ranks of each node sum a tensor first; ``None``: each rank pushes for itself.
 
     That is so where nobody shares a node, and where a node's sum would not fit the wire's type or would lose
-    accuracy: averages and scaled sums of small integers, products in half precision.
+    accuracy: averages and scaled sums of small integers and in half precision, products in half precision.
     """
     among = set(spec.members)
     chosen = [tuple(rank for rank in node if not among or rank in among) for node in nodes]
@@ -127,9 +127,8 @@ def _steps(spec: Reduced, ranks: int, one_node: bool) -> tuple[Arithmetic, Arith
     unscaled = spec.prescale == spec.postscale == 1.0
     if dtype in _WIDE or (dtype in _HALF and op in _EXACT):
         return Arithmetic(op, spec.prescale), Arithmetic(op, 1.0, spec.postscale, divisor)
-    if dtype in _HALF and op is not ReduceOp.PRODUCT:
-        # Each node's part of the average: their sum fits where the sum of all contributions might not.
-        return whole, Arithmetic(ReduceOp.SUM)
+    if dtype in _HALF and op is ReduceOp.SUM and unscaled:
+        return Arithmetic(op), Arithmetic(op)
     if dtype not in _HALF and op is not ReduceOp.AVERAGE and unscaled:
         return Arithmetic(op), Arithmetic(op)
     return None
