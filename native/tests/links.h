@@ -59,12 +59,14 @@ inline LinkPair shared_memory_links() {
 inline LinkPair ucx_links(const char* transports) {
   const auto ucx = open_ucx({false, {{"TLS", transports}}});
   const auto here = ucx->open_port(), there = ucx->open_port();
+  const auto of_here = here->address(),
+             of_there = there->address();  // a port that connects has none any more
   int lifeline[2];
   CHECK(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, lifeline) == 0);
   constexpr double kLimitS = 20;
   LinkPair links;
-  std::thread other([&] { links.second = there->connect(lifeline[1], here->address(), kLimitS); });
-  links.first = here->connect(lifeline[0], there->address(), kLimitS);
+  std::thread other([&] { links.second = there->connect(lifeline[1], of_here, kLimitS); });
+  links.first = here->connect(lifeline[0], of_there, kLimitS);
   other.join();
   return links;
 }
