@@ -127,8 +127,5 @@ def _steps(spec: Reduced, ranks: int, one_node: bool) -> tuple[Arithmetic, Arith
     unscaled = spec.prescale == spec.postscale == 1.0
     if dtype in _WIDE or (dtype in _HALF and op in _EXACT):
         return Arithmetic(op, spec.prescale), Arithmetic(op, 1.0, spec.postscale, divisor)
-    if dtype in _HALF and op is ReduceOp.SUM and unscaled:
-        return Arithmetic(op), Arithmetic(op)
-    if dtype not in _HALF and op is not ReduceOp.AVERAGE and unscaled:
-        return Arithmetic(op), Arithmetic(op)
-    return None
+    fits = op is ReduceOp.SUM if dtype in _HALF else op is not ReduceOp.AVERAGE
+    return (Arithmetic(op), Arithmetic(op)) if fits and unscaled else None
