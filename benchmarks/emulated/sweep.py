@@ -135,27 +135,29 @@ def measure(keys: Iterable[tuple[str, float, str]], path: Path) -> None:
     if not keys:
         return
     with Cluster(HOSTS) as cluster, path.open("a", encoding="utf-8") as file:
-        contest = Contest(cluster)
-        for mode in ("cross", "plain"):
-            for placement in PLACEMENTS:
-                contest.start(mode + placement)
-        for mode in ("ddp", SERIAL):
-            contest.start(mode)
         for key in keys:
-            cell = measured(contest, key, 1)
-            if cell.over_best > NEVER_SLOWER:
-                cell = measured(contest, key, REPEATS)
-            print(json.dumps(asdict(cell)), file=file, flush=True)
-        contest.close()
+            print(json.dumps(asdict(measured(cluster, key))), file=file, flush=True)
 
 
-def measured(contest: Contest, key: tuple[str, float, str], turns: int) -> Cell:
-    """One cell."""
+def measured(cluster: Cluster, key: tuple[str, float, str]) -> Cell:
+    """One cell, in jobs of its own: what a job has learnt of another model or link must not count."""
     profile, multiple, placement = key
-    setting = setting_of(profile, multiple)
-    names = ["cross" + placement, "plain" + placement, "ddp", *([] if placement else [SERIAL])]
-    trial = contest.run(setting, turns, STEPS, names)
-    times_s = {name.removesuffix(COLOCATED): outcome.time_s() for name, outcome in trial.outcomes.items()}
+    contest = Contest(cluster)
+    contest.shape(setting_of(profile, multiple))
+    for name in ("cross" + placement, "plain" + placement, "ddp", *([] if placement else [SERIAL])):
+        contest.start(name)
+    cell = taken(contest, key, 1)
+    if cell.over_best > NEVER_SLOWER:
+        cell = taken(contest, key, REPEATS)
+    contest.close()
+    return cell
+
+
+def taken(contest: Contest, key: tuple[str, float, str], turns: int) -> Cell:
+    """The systems' times after some turns."""
+    profile, multiple, placement = key
+    outcomes = contest.run(setting_of(profile, multiple), turns, STEPS).outcomes
+    times_s = {name.removesuffix(COLOCATED): outcome.time_s() for name, outcome in outcomes.items()}
     return Cell(profile, multiple, placement, times_s, turns)
 
 
