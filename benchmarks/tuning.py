@@ -5,20 +5,19 @@ are then replayed on what was measured, each trial a draw from the steps of its 
 the closed form, chance, and the grid in order, 15 trials each, over 5 seeds. One search runs live. All
 parameters must be bit by bit what training without tuning gives.
 
-About six minutes a setting.
+About six minutes a setting. ``--save FILE`` keeps what was measured; ``--replay FILE`` replays searches on
+that in seconds, with nothing measured.
 """
 
 from __future__ import annotations
 
 import argparse
-import math
 import random
 import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from benchmarks.cluster import Cluster
@@ -26,10 +25,11 @@ from benchmarks.common import Row, Table, report
 from benchmarks.emulated.contest import LEAD_S, Contest
 from benchmarks.emulated.places import HOSTS
 from benchmarks.emulated.profiles import ROWS, Setting
+from benchmarks.grids import Cell, Grid, grid_of, load, save
 from benchmarks.jobs import Job
 from byteps.tuning import records
 from byteps.tuning.samplers import GRID, SAMPLERS
-from byteps.tuning.space import COLLECTIVE_SPACE, SERVER_SPACE, Axis, Point, Space, closed_form
+from byteps.tuning.space import COLLECTIVE_SPACE, SERVER_SPACE, Axis, Space, closed_form
 from byteps.tuning.tuner import Search, Timing, Tuner, medians
 from byteps.wire import Knobs
 
@@ -51,60 +51,6 @@ SEARCHES: Mapping[str, tuple[str, bool]] = {
     "random": ("random", False),
     "grid": ("grid", False),
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Grid:
-    """What was measured of a setting.
-
-    Args:
-        space: The product's.
-        steps: Times of steps by place, counted from 1.
-        step_bytes: Of all tensors.
-        rate: Bytes per second of a link.
-    """
-
-    space: Space
-    steps: Mapping[Point, Sequence[float]]
-    step_bytes: int
-    rate: float
-
-    def time_s(self, point: Point) -> float:
-        """Median time of a step."""
-        return statistics.median(self.steps[point])
-
-    @property
-    def best_s(self) -> float:
-        """The fastest place's."""
-        return min(map(self.time_s, self.steps))
-
-    @property
-    def median_s(self) -> float:
-        """The median place's."""
-        return statistics.median(map(self.time_s, self.steps))
-
-    def place(self, exponents: Sequence[int]) -> Point:
-        """The number of the place nearest to some exponents of partition and credit."""
-        return tuple(
-            min(range(len(spread)), key=lambda number: abs(spread[number] - each)) + 1
-            for spread, each in zip(self._spreads(), exponents, strict=False)
-        )
-
-    def _spreads(self) -> list[list[int]]:
-        return [axis.spread(GRID) for axis in self.space.axes[:2]]
-
-
-def grid_of(found: records.Found, space: Space, rate: float) -> Grid:
-    """The grid that a search over it has measured."""
-    empty = Grid(space, {}, found.step_bytes, rate)
-    steps: dict[Point, list[float]] = {}
-    for trial in records.trials(found):
-        knobs = trial.knobs
-        if trial.kind == "search" and trial.measured.seconds:
-            sizes = (knobs.partition_bytes, knobs.credit_bytes)
-            place = empty.place([round(math.log2(each)) for each in sizes])
-            steps.setdefault(place, []).extend(trial.measured.seconds)
-    return Grid(space, steps, found.step_bytes, rate)
 
 
 def replay(grid: Grid, search: str, seed: int) -> float:
@@ -177,28 +123,39 @@ class Runner:
         raise RuntimeError(f"{setting.title}: the search is not over after {MOST_STEPS} steps")
 
 
-def measure(contest: Contest, cell: str) -> tuple[list[Row], list[list[str | float]], Grid]:
-    """Everything about one setting: figures with bounds, lines of the table."""
+def space_of(cell: str) -> Space:
+    """What is searched in a cell."""
+    return COLLECTIVE_SPACE if cell.partition(":")[2].startswith("allreduce") else SERVER_SPACE
+
+
+def measure(contest: Contest, cell: str) -> Cell:
+    """The grid of one setting, and a live search."""
     number, _, system = cell.partition(":")
     setting = ROWS[int(number) - 1]
-    space = COLLECTIVE_SPACE if system.startswith("allreduce") else SERVER_SPACE
     runner = Runner(contest, setting, system)
     found = runner.search(BYTEPS_TUNE_SEARCH="grid", BYTEPS_TUNE_TRIALS=str(GRID * GRID))
-    grid = grid_of(found, space, setting.goodput)
+    grid = grid_of(found, space_of(cell), setting.goodput)
     live = runner.search(BYTEPS_TUNE_TRIALS=str(TRIALS), **BAD)
-    rows = [Row(f"{cell}: best / median of the grid", grid.best_s / grid.median_s, MEDIAN_OF_BEST)]
-    lines: list[list[str | float]] = []
-    for name in SEARCHES:
-        regrets = [replay(grid, name, seed) for seed in range(SEEDS)]
-        bound = MOST_REGRET if SEARCHES[name][0] == "bayes" else None
-        rows.append(Row(f"{cell}: mean regret, {name}", statistics.mean(regrets), bound))
-        lines.append([f"{number} {setting.title}, {system}", name, *_percents(regrets)])
-    times = medians(records.trials(live))
     start_s = live_start_s(live)
-    best_s = times.get(Knobs(**live.best), start_s)
-    rows.append(Row(f"{cell}: live, time over the grid's best", best_s / grid.best_s))
-    lines.append([f"{number} {setting.title}, {system}", "live", *_live(start_s, best_s, grid)])
-    return rows, lines, grid
+    best_s = medians(records.trials(live)).get(Knobs(**live.best), start_s)
+    return Cell(cell, grid, start_s, best_s)
+
+
+def judge(cell: Cell) -> tuple[list[Row], list[list[str | float]]]:
+    """Replays all searches: figures with bounds, lines of the table."""
+    name, grid = cell.name, cell.grid
+    number, _, system = name.partition(":")
+    title = f"{number} {ROWS[int(number) - 1].title}, {system}"
+    rows = [Row(f"{name}: best / median of the grid", grid.best_s / grid.median_s, MEDIAN_OF_BEST)]
+    lines: list[list[str | float]] = []
+    for search, (sampler, _) in SEARCHES.items():
+        regrets = [replay(grid, search, seed) for seed in range(SEEDS)]
+        bound = MOST_REGRET if sampler == "bayes" else None
+        rows.append(Row(f"{name}: mean regret, {search}", statistics.mean(regrets), bound))
+        lines.append([title, search, *_percents(regrets)])
+    rows.append(Row(f"{name}: live, time over the grid's best", cell.live_s / grid.best_s))
+    lines.append([title, "live", *_live(cell)])
+    return rows, lines
 
 
 def live_start_s(found: records.Found) -> float:
@@ -210,8 +167,20 @@ def _percents(regrets: Sequence[float]) -> list[str | float]:
     return [f"{100 * statistics.mean(regrets):.1f} %", f"{100 * max(regrets):.1f} %", "", "", ""]
 
 
-def _live(start_s: float, best_s: float, grid: Grid) -> list[str | float]:
-    return ["", "", f"{1e3 * start_s:.0f}", f"{1e3 * best_s:.0f}", f"{1e3 * grid.best_s:.0f}"]
+def _live(cell: Cell) -> list[str | float]:
+    return ["", "", *(f"{1e3 * time_s:.0f}" for time_s in (cell.start_s, cell.live_s, cell.grid.best_s))]
+
+
+def _measured(names: Sequence[str], path: Path | None) -> Iterator[Cell]:
+    """Measure cells; with a path, save all so far after each."""
+    cells: list[Cell] = []
+    with Cluster(HOSTS, ROWS[int(names[0].partition(":")[0]) - 1].rate) as cluster:
+        contest = Contest(cluster)
+        for name in names:
+            cells.append(measure(contest, name))
+            if path is not None:
+                save(path, cells)
+            yield cells[-1]
 
 
 def main() -> None:
@@ -221,16 +190,26 @@ def main() -> None:
     parser.add_argument(
         "--cells", default=",".join(CELLS), metavar="ROW:SYSTEM,...", help=f"systems: {', '.join(SYSTEMS)}"
     )
+    parser.add_argument("--save", type=Path, metavar="FILE", help="keep what was measured")
+    parser.add_argument(
+        "--replay",
+        type=Path,
+        nargs="+",
+        metavar="FILE",
+        help="measure nothing: search on what --save has kept",
+    )
     arguments = parser.parse_args()
+    cells: Iterable[Cell]
+    if arguments.replay:
+        cells = [cell for path in arguments.replay for cell in load(path, space_of)]
+    else:
+        cells = _measured(arguments.cells.split(","), arguments.save)
     rows: list[Row] = []
     lines: list[list[str | float]] = []
-    cells = arguments.cells.split(",")
-    with Cluster(HOSTS, ROWS[int(cells[0].partition(":")[0]) - 1].rate) as cluster:
-        contest = Contest(cluster)
-        for cell in cells:
-            more_rows, more_lines, _ = measure(contest, cell)
-            rows += more_rows
-            lines += more_lines
+    for cell in cells:
+        more_rows, more_lines = judge(cell)
+        rows += more_rows
+        lines += more_lines
     columns = ("row", "search", "mean regret", "worst", "start ms", "found ms", "grid's best ms")
     title = f"Tuning: {TRIALS} trials from partition and credit of 16 MiB, {SEEDS} seeds"
     report(title, rows, as_json=arguments.json, table=Table(columns, lines))

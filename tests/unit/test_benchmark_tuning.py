@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import itertools
+from pathlib import Path
 
-from benchmarks.tuning import SEARCHES, Grid, grid_of, replay
+from benchmarks.grids import Cell, Grid, grid_of, load, save
+from benchmarks.tuning import SEARCHES, replay, space_of
 from byteps.tuning import records
 from byteps.tuning.samplers import GRID, SAMPLERS
 from byteps.tuning.space import SERVER_SPACE
@@ -46,3 +48,11 @@ def test_searches_are_replayed_on_it() -> None:
     assert 0 <= regrets["tuning"] <= 0.03
     assert regrets["grid"] > 0.1  # the first 15 of 64 places lie at one edge
     assert all(regret >= 0 for regret in regrets.values())
+
+
+def test_what_was_measured_is_kept_for_later(tmp_path: Path) -> None:
+    cell = Cell("4:cross", measured(), 0.5, 0.31)
+    save(tmp_path / "grids", [cell])
+    [again] = load(tmp_path / "grids", space_of)
+    assert again == cell
+    assert replay(again.grid, "random", 3) == replay(cell.grid, "random", 3)
