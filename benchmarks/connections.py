@@ -1,7 +1,7 @@
-"""How many connections does TCP need? One worker and one server, each on a host of its own, push_pull.
+"""How many connections does TCP need between a worker and a server? Each is on a host of its own; push_pull.
 
-Once on hosts whose links are as fast as the machine, once with 200 Mbit/s and 50 ms to the other end and back.
-One job for each number of connections, by turns. ``first`` is a job's first exchange, with links that have not
+Links are as fast as the machine, for one worker and server and for two of each, or have 200 Mbit/s, and 50 ms
+to the other end and back. One job for each number of connections, by turns. ``first`` is a job's first exchange, with links that have not
 been used yet; ``stream`` is the median of the later ones.
 """
 
@@ -35,7 +35,7 @@ class Place:
 
     Args:
         name: What they are.
-        hosts: Two of them.
+        hosts: One half are for workers, the other for servers.
         tensors: Of one exchange.
         nbytes: Of each tensor.
         turns: Exchanges of each job that count, beside the first.
@@ -50,22 +50,25 @@ class Place:
 
 def places() -> dict[str, Place]:
     """What can be chosen."""
+    pair, four, distant = Cluster(2, ""), Cluster(4, ""), DistantHosts(4, RATE, ROUND_TRIP_S)
     return {
-        "unshaped": Place("unshaped", Cluster(2, ""), 4, 64 << 20, 7),
-        "distant": Place(f"{RATE}, 50 ms", DistantHosts(2, RATE, ROUND_TRIP_S), 2, 16 << 20, 3),
+        "pair": Place("as fast as can be, 1 worker, 1 server", pair, 4, 64 << 20, 7),
+        "four": Place("as fast as can be, 2 workers, 2 servers", four, 4, 64 << 20, 5),
+        "distant": Place(f"{RATE}, 50 ms, 2 workers, 2 servers", distant, 2, 16 << 20, 3),
     }
 
 
 def rates(place: Place, counts: Sequence[int]) -> dict[int, list[float]]:
     """Bytes per second of each exchange and direction, by number of connections."""
     with place.hosts as hosts:
-        starter = Starter(hosts, workers=[0], servers=[1])
+        half = hosts.hosts // 2
+        starter = Starter(hosts, range(half), range(half, hosts.hosts))
         jobs = {count: start(starter, count) for count in counts}
         found: dict[int, list[float]] = {count: [] for count in counts}
         for _ in range(1 + place.turns):
             for count, job in jobs.items():
                 begin = {"tensors": place.tensors, "nbytes": place.nbytes, "begin": time.monotonic() + LEAD_S}
-                took_s = job.ask(**begin)[0]["stream_s"]
+                took_s = max(answer["stream_s"] for answer in job.ask(**begin))
                 found[count].append(place.tensors * place.nbytes / took_s)
         for job in jobs.values():
             job.close()
@@ -101,7 +104,7 @@ def main() -> None:
             Row(f"{place.name}, {default} (default) / best", streams[default] / best, SHARE, least=True)
         )
     table = Table(("links", "connections", "first Mbit/s", "stream Mbit/s"), lines)
-    report("TCP, 1 worker and 1 server, push_pull, each direction", rows, as_json=arguments.json, table=table)
+    report("TCP with several connections, push_pull, each worker and direction", rows, as_json=arguments.json, table=table)
 
 
 if __name__ == "__main__":

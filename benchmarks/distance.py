@@ -8,6 +8,7 @@ Started by ``DistantHosts``: ``python -m benchmarks.distance MBITS DELAY_MS NAME
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import fcntl
 import heapq
@@ -141,7 +142,8 @@ class Switch:
         now = time.monotonic()
         while self._due and self._due[0][0] <= now:
             _, _, tap, packet = heapq.heappop(self._due)
-            os.write(tap, packet)
+            with contextlib.suppress(OSError):  # this host's device is not up yet
+                os.write(tap, packet)
 
     def _take(self, tap: int) -> None:
         packet = os.read(tap, MAX_PACKET_BYTES)
