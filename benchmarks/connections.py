@@ -1,8 +1,8 @@
 """How many connections does TCP need between a worker and a server? Each is on a host of its own; push_pull.
 
 Links are as fast as the machine, for one worker and server and for two of each, or have 200 Mbit/s, and 50 ms
-to the other end and back. One job for each number of connections, by turns. ``first`` is a job's first exchange, with links that have not
-been used yet; ``stream`` is the median of the later ones.
+to the other end and back. One job for each number of connections, by turns. ``first`` is a job's first
+exchange, over links that have not been used yet; ``stream`` is the median of the later ones.
 """
 
 from __future__ import annotations
@@ -104,7 +104,12 @@ def main() -> None:
             Row(f"{place.name}, {default} (default) / best", streams[default] / best, SHARE, least=True)
         )
     table = Table(("links", "connections", "first Mbit/s", "stream Mbit/s"), lines)
-    report("TCP with several connections, push_pull, each worker and direction", rows, as_json=arguments.json, table=table)
+    report(
+        "TCP with several connections, push_pull, each worker and direction",
+        rows,
+        as_json=arguments.json,
+        table=table,
+    )
 
 
 if __name__ == "__main__":

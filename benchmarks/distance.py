@@ -1,7 +1,7 @@
-"""Hosts that are far apart: in place of the switch, a process holds every packet back. Root and iproute2 only.
+"""Hosts that are far apart: a process in place of the switch holds every packet back. Root and iproute2 only.
 
-It is for kernels without netem, and is a TAP device for each host with whole segments (GSO) between them. Each
-host's link is two queues, one each way, that a packet passes one after the other; in between it takes the delay.
+Not every kernel has netem. Each host gets a TAP device here, and whole segments (GSO) go from one to another
+through the queue of the sender's link, the delay, and the queue of the receiver's link.
 
 Started by ``DistantHosts``: ``python -m benchmarks.distance MBITS DELAY_MS NAMESPACE...``
 """
@@ -155,7 +155,7 @@ class Switch:
             return
         known = self._place.get(to)
         for other in [other for other in self._up if other != tap] if known is None else [known]:
-            # As its bytes come in, the switch sends them on: a packet passes two links of one rate in one time.
+            # Bytes go on as they come in: a packet passes two links of one rate in one time.
             began_s = sent_s + self._delay_s - nbytes / self._down[other].bytes_per_s
             due_s = self._down[other].leaves_s(began_s, nbytes)
             if due_s is not None:

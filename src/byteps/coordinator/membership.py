@@ -160,7 +160,7 @@ class Membership:
         return " and ".join(text for text in texts if text)
 
     def contradiction(self) -> str:
-        """The first worker whose launcher counts other workers on its node than can be met there; or empty."""
+        """What a launcher says about a worker's node, where other workers can be met there; or empty."""
         for one in self.workers:
             told, place = one.join.local_size, one.join.place
             found = sum(other.join.place == place for other in self.workers)
