@@ -27,7 +27,8 @@ help:
 	@echo 'make native-test  the native tests alone'
 	@echo 'make sanitize     the native tests under ASan/UBSan and under TSan, and make fuzz'
 	@echo 'make fuzz         FUZZ_RUNS=$(FUZZ_RUNS) fuzz inputs under ASan/UBSan, and the lines that they reach'
-	@echo 'make test-rdma    the links over soft-RoCE, in a virtual machine (apt-get install qemu-system-x86 and others)'
+	@echo 'make test-rdma    the links over soft-RoCE, in a virtual machine (apt-get install qemu-system-x86 and others);'
+	@echo '                  then every fault of tests/process over UCX'
 	@echo 'make clean        remove build trees and caches (not $(VENV), $(MXNET_VENV))'
 	@echo 'Variables: PYTHON=$(PYTHON)  TORCH=$(TORCH)  FRAMEWORKS="$(FRAMEWORKS)"  CXX=$(CXX)  VENV=$(VENV)'
 
@@ -90,6 +91,7 @@ fuzz: $(VENV)/.developer .clang
 
 test-rdma: native-test
 	@$(PY) -m tests.rdma build-native
+	@$(PY) -m pytest -m rdma tests/process
 
 clean:
 	rm -rf build build-native build-asan build-tsan build-fuzz build-fuzz-coverage dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

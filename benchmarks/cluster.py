@@ -55,7 +55,7 @@ class Cluster(Hosts):
 
     Args:
         hosts: How many.
-        rate: Of every host's link, in each direction.
+        rate: Of every host's link, in each direction; empty: as fast as the machine is.
 
     Raises:
         ClusterError: No root rights, no iproute2, or the kernel refuses.
@@ -68,7 +68,8 @@ class Cluster(Hosts):
         super().__init__()
         if not 1 <= hosts <= MAX_HOSTS:
             raise ValueError(f"{hosts} hosts: between 1 and {MAX_HOSTS} are possible")
-        bits_per_second(rate)
+        if rate:
+            bits_per_second(rate)
         self.hosts = hosts
         self.rate = rate
         prefix = f"byteps-{os.getpid()}"
@@ -120,6 +121,14 @@ class Cluster(Hosts):
         for name in (self._switch, *self._names):
             _call("ip", "netns", "add", name)
             _call("ip", "-n", name, "link", "set", "lo", "up")
+        self._connect()
+        for number, name in enumerate(self._names):
+            _call("ip", "-n", name, "addr", "add", f"{self.address(number)}/24", "dev", "eth0")
+            _call("ip", "-n", name, "link", "set", "dev", "eth0", "up")
+            self._write_host_names(number)
+
+    def _connect(self) -> None:
+        """Give each host its ``eth0``."""
         _call("ip", "-n", self._switch, "link", "add", "bridge", "type", "bridge")
         _call("ip", "-n", self._switch, "link", "set", "bridge", "up")
         for number, name in enumerate(self._names):
@@ -127,10 +136,8 @@ class Cluster(Hosts):
             cable = ("type", "veth", "peer", "name", port[1], "netns", self._switch)
             _call("ip", "link", "add", "eth0", "netns", name, *cable)
             _call("ip", "-n", self._switch, "link", "set", *port, "master", "bridge", "up")
-            _call("ip", "-n", name, "addr", "add", f"{self.address(number)}/24", "dev", "eth0")
-            _call("ip", "-n", name, "link", "set", "dev", "eth0", "up")
-            self.set_rate(number, self.rate)
-            self._write_host_names(number)
+            if self.rate:
+                self.set_rate(number, self.rate)
 
     def _write_host_names(self, number: int) -> None:
         """What ``ip netns exec`` shows as /etc/hosts. To each host, this machine's name is its own."""

@@ -33,8 +33,8 @@ class End {
   // are while the link uses them.
   ssize_t offer(size_t length) {
     while (!lent_.empty() && lent_.front().end + link->in_use() <= sent) lent_.pop_front();
-    std::vector<std::byte>& bytes = lent_.emplace_back(sent, stream(sent, length)).bytes;
-    const auto parts = pieces(bytes.data(), length);
+    lent_.push_back({sent, stream(sent, length)});
+    const auto parts = pieces(lent_.back().bytes.data(), length);
     const ssize_t n = link->send(parts.data(), static_cast<int>(parts.size()));
     if (n > 0) sent += static_cast<size_t>(n);
     lent_.back().end = sent;

@@ -142,7 +142,7 @@ void check_sleeps(const Wait& wait) {
 // Nothing to do shows no event, whether nothing was sent or the other end is full: a loop sleeps then.
 void check_idleness(LinkMaker make) {
   Ends ends(make());
-  auto& [here, there] = ends;
+  End &here = ends.here, &there = ends.there;
   CHECK(here.offer_some() > 0);
   deliver(here, there);
   CHECK(there.offer_some() > 0);

@@ -7,10 +7,24 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
+import pytest
+
 from .faults import PEER_TIMEOUT_S, SLACK_S, Ended, FaultyJob
 
 AT_ONCE = 4
 """Cases that run side by side."""
+
+Settings = dict[str, str]
+UCX_TCP, UCX_SM = ({"BYTEPS_TRANSPORT": "ucx", "UCX_TLS": transport} for transport in ("tcp", "sm"))
+# The suite itself has a selection over UCX, in test_ucx.py; all of it takes minutes.
+over_every_link = pytest.mark.parametrize(
+    "settings",
+    [
+        pytest.param({}, id="auto"),
+        pytest.param(UCX_TCP, id="ucx-tcp", marks=pytest.mark.rdma),
+        pytest.param(UCX_SM, id="ucx-sm", marks=pytest.mark.rdma),
+    ],
+)
 
 RANK, SERVER = (rf"{role} {{}} \(pid \d+ on \S+\) was lost: " for role in ("worker rank", "server"))
 COORDINATOR = "lost the coordinator: "
@@ -51,11 +65,11 @@ LOSSES = [
 ]
 
 
-def run_all(run: Callable[[Case], None], them: Iterable[Case]) -> None:
-    """Run cases side by side; fail with all that went wrong."""
+def run_all(run: Callable[[Case, Settings], None], them: Iterable[Case], settings: Settings) -> None:
+    """Run cases side by side, with variables for all processes; fail with all that went wrong."""
     failures = []
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        for case, future in [(case, pool.submit(run, case)) for case in them]:
+        for case, future in [(case, pool.submit(run, case, settings)) for case in them]:
             if (error := future.exception()) is not None:
                 failures.append(f"{case}:\n{error}")
     assert not failures, "\n\n".join(failures)
@@ -89,10 +103,10 @@ def check_victim(job: FaultyJob, case: Case) -> None:
     assert job.left_over() == []
 
 
-def lose_in_traffic(case: Case, workers: int = 3, settings: dict[str, str] | None = None) -> None:
+def lose_in_traffic(case: Case, settings: Settings, workers: int = 3) -> None:
     """All links are full."""
     ranks = range(workers)
-    with FaultyJob(workers, settings=settings or {}) as job:
+    with FaultyJob(workers, settings=settings) as job:
         job.start_roles()
         for rank in ranks:
             job.start_worker(rank, "busy")

@@ -2,19 +2,30 @@
 
 from __future__ import annotations
 
-import functools
 import os
 import time
 
 import pytest
 
-from .cases import LOSSES, Case, check_cascade, check_survivors, check_victim, lose_in_traffic, run_all
+from .cases import (
+    LOSSES,
+    UCX_SM,
+    UCX_TCP,
+    Case,
+    Settings,
+    check_cascade,
+    check_survivors,
+    check_victim,
+    lose_in_traffic,
+    over_every_link,
+    run_all,
+)
 from .faults import FaultyJob
 
 
-def in_mid_round(case: Case) -> None:
+def in_mid_round(case: Case, settings: Settings) -> None:
     """Worker 0 waits in a round, and asks whom it waits for; worker 1 waits at a barrier."""
-    with FaultyJob(settings={"BYTEPS_STALL_WARNING": "0.5"}) as job:
+    with FaultyJob(settings={"BYTEPS_STALL_WARNING": "0.5", **settings}) as job:
         job.start_roles()
         job.start_worker(0, "wait")
         job.start_worker(1, "barrier")
@@ -31,9 +42,9 @@ def in_mid_round(case: Case) -> None:
         check_victim(job, case)
 
 
-def before_the_start(case: Case) -> None:
+def before_the_start(case: Case, settings: Settings) -> None:
     """All but worker 2 have joined; if nobody can notice the fault, worker 2 completes the job."""
-    with FaultyJob(workers=3) as job:
+    with FaultyJob(workers=3, settings=settings) as job:
         job.start_roles()
         job.start_worker(0, "wait")
         job.start_worker(1, "wait")
@@ -52,22 +63,29 @@ def before_the_start(case: Case) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(120)
-def test_in_mid_round() -> None:
-    run_all(in_mid_round, LOSSES)
+@over_every_link
+def test_in_mid_round(settings: Settings) -> None:
+    run_all(in_mid_round, LOSSES, settings)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(120)
-@pytest.mark.parametrize("transport", ["shm", "tcp"])
-def test_in_traffic(transport: str) -> None:
-    run_all(
-        functools.partial(lose_in_traffic, settings={"BYTEPS_TRANSPORT": transport}),
-        [case for case in LOSSES if case.how in ("kill", "stop")],
-    )
+@pytest.mark.parametrize(
+    "settings",
+    [
+        pytest.param({"BYTEPS_TRANSPORT": "shm"}, id="shm"),
+        pytest.param({"BYTEPS_TRANSPORT": "tcp"}, id="tcp"),
+        pytest.param(UCX_TCP, id="ucx-tcp", marks=pytest.mark.rdma),
+        pytest.param(UCX_SM, id="ucx-sm", marks=pytest.mark.rdma),
+    ],
+)
+def test_in_traffic(settings: Settings) -> None:
+    run_all(lose_in_traffic, [case for case in LOSSES if case.how in ("kill", "stop")], settings)
     assert not [name for name in os.listdir("/dev/shm") if "byteps" in name]
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(120)
-def test_before_the_job_is_complete() -> None:
-    run_all(before_the_start, LOSSES)
+@over_every_link
+def test_before_the_job_is_complete(settings: Settings) -> None:
+    run_all(before_the_start, LOSSES, settings)

@@ -7,16 +7,27 @@ import time
 
 import pytest
 
-from .cases import COORDINATOR, LOSSES, SILENT, Case, check_cascade, check_survivors, check_victim, run_all
+from .cases import (
+    COORDINATOR,
+    LOSSES,
+    SILENT,
+    Case,
+    Settings,
+    check_cascade,
+    check_survivors,
+    check_victim,
+    over_every_link,
+    run_all,
+)
 from .faults import PEER_TIMEOUT_S, SLACK_S, FaultyJob
 from .test_starts import free_port
 
 JOIN_TIMEOUT_S = 4.0
 
 
-def while_a_rank_leaves(case: Case) -> None:
+def while_a_rank_leaves(case: Case, settings: Settings) -> None:
     """Worker 1 has left, but its process is still there; worker 0 waits for it in a round."""
-    with FaultyJob() as job:
+    with FaultyJob(settings=settings) as job:
         job.start_roles()
         job.start_worker(0, "wait")
         job.start_worker(1, "leave")
@@ -37,13 +48,14 @@ def while_a_rank_leaves(case: Case) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(120)
-def test_while_a_rank_leaves() -> None:
-    run_all(while_a_rank_leaves, LOSSES)
+@over_every_link
+def test_while_a_rank_leaves(settings: Settings) -> None:
+    run_all(while_a_rank_leaves, LOSSES, settings)
 
 
-def when_all_have_left(case: Case) -> None:
+def when_all_have_left(case: Case, settings: Settings) -> None:
     """The workers leave in order; the stopped role cannot end with them."""
-    with FaultyJob() as job:
+    with FaultyJob(settings=settings) as job:
         job.start_roles()
         for rank in range(2):
             job.start_worker(rank, "rest" if rank == 0 else "shut_down")
@@ -65,17 +77,19 @@ def when_all_have_left(case: Case) -> None:
 
 
 @pytest.mark.slow
-def test_a_role_that_does_not_end_with_the_workers() -> None:
+@over_every_link
+def test_a_role_that_does_not_end_with_the_workers(settings: Settings) -> None:
     server = rf"server 1 \(pid .*\) did not end within {PEER_TIMEOUT_S:g} s of the last worker's leaving"
     run_all(
         when_all_have_left,
         [Case("server 1", "stop", server), Case("coordinator", "stop", COORDINATOR + SILENT)],
+        settings,
     )
 
 
-def who_never_comes(case: Case) -> None:
+def who_never_comes(case: Case, settings: Settings) -> None:
     """Worker 1 does not join: it was not started, or has ended before."""
-    with FaultyJob(settings={"BYTEPS_JOIN_TIMEOUT": str(JOIN_TIMEOUT_S)}) as job:
+    with FaultyJob(settings={"BYTEPS_JOIN_TIMEOUT": str(JOIN_TIMEOUT_S), **settings}) as job:
         job.start_coordinator()
         since_s = time.monotonic()
         job.start_server(0)
@@ -96,9 +110,11 @@ def who_never_comes(case: Case) -> None:
 
 
 @pytest.mark.slow
-def test_a_peer_that_never_starts_or_ends_before_it_joins() -> None:
+@over_every_link
+def test_a_peer_that_never_starts_or_ends_before_it_joins(settings: Settings) -> None:
     blame = rf"the job did not start within {JOIN_TIMEOUT_S:g} s: it waited for worker rank 1"
-    run_all(who_never_comes, [Case("worker 1", how, blame) for how in ("", "kill", "exit", "exception")])
+    ways = ("", "kill", "exit", "exception")
+    run_all(who_never_comes, [Case("worker 1", how, blame) for how in ways], settings)
 
 
 @pytest.mark.slow
@@ -126,9 +142,9 @@ def test_a_server_that_waits_for_the_coordinator_can_be_interrupted() -> None:
         assert (end.code, end.complaints) == (130, []), end
 
 
-def who_is_only_slow(case: Case) -> None:
+def who_is_only_slow(case: Case, settings: Settings) -> None:
     """A worker is in a C call, with the GIL, far longer than a silent peer is waited for."""
-    with FaultyJob() as job:
+    with FaultyJob(settings=settings) as job:
         job.start_roles()
         for rank in range(2):
             job.start_worker(rank, "hold" if case.victim == f"worker {rank}" else "wait")
@@ -139,5 +155,6 @@ def who_is_only_slow(case: Case) -> None:
 
 
 @pytest.mark.slow
-def test_a_worker_that_holds_the_gil_lives() -> None:
-    run_all(who_is_only_slow, [Case(f"worker {rank}", "", "") for rank in range(2)])
+@over_every_link
+def test_a_worker_that_holds_the_gil_lives(settings: Settings) -> None:
+    run_all(who_is_only_slow, [Case(f"worker {rank}", "", "") for rank in range(2)], settings)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from .cases import COORDINATOR, LOSSES, Case, run_all
+from .cases import COORDINATOR, LOSSES, Case, Settings, over_every_link, run_all
 from .faults import PEER_TIMEOUT_S, SCRIPT, SIGNALS, SLACK_S, FaultyJob
 from .jobs import Job, marked, run_byteps, wait_gone
 from .test_starts import free_port
@@ -23,11 +23,11 @@ TIMES = {"BYTEPS_PEER_TIMEOUT": str(PEER_TIMEOUT_S), "BYTEPS_HEARTBEAT": "0.2", 
 LOADER = str(Path(__file__).with_name("loader.py"))
 
 
-def run_faulty(programs: str, *words: str) -> Job:
+def run_faulty(programs: str, *words: str, settings: Settings | None = None) -> Job:
     """Two workers and two servers; the programs of the workers, by rank."""
-    return run_byteps(
-        "run", "-np", "2", "--servers", "2", *words, "--", sys.executable, SCRIPT, programs, environment=TIMES
-    )
+    roles = ("-np", "2", "--servers", "2", *words)
+    environment = {**TIMES, **(settings or {})}
+    return run_byteps("run", *roles, "--", sys.executable, SCRIPT, programs, environment=environment)
 
 
 def await_lines(job: Job, end: str, count: int) -> None:
@@ -54,9 +54,9 @@ def pid_of(job: Job, name: str) -> int:
     raise AssertionError(f"there is no {name}")
 
 
-def under_byteps_run(case: Case) -> None:
+def under_byteps_run(case: Case, settings: Settings) -> None:
     """All survivors say whom they lost; then the launcher ends what is left."""
-    job = run_faulty("wait,barrier")
+    job = run_faulty("wait,barrier", settings=settings)
     await_lines(job, "ready", 2)
     os.kill(pid_of(job, case.victim), SIGNALS[case.how])
     since_s = time.monotonic()
@@ -78,8 +78,9 @@ def under_byteps_run(case: Case) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(120)
-def test_under_byteps_run() -> None:
-    run_all(under_byteps_run, [case for case in LOSSES if case.how in ("kill", "stop")])
+@over_every_link
+def test_under_byteps_run(settings: Settings) -> None:
+    run_all(under_byteps_run, [case for case in LOSSES if case.how in ("kill", "stop")], settings)
 
 
 @pytest.mark.slow

@@ -6,7 +6,6 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -98,11 +97,12 @@ def test_training_is_the_same_and_each_node_sends_what_one_rank_would(
 def test_a_killed_rank_ends_the_others_and_leaves_nothing() -> None:
     """Three ranks of one node sum without a break; one of them is killed."""
     run_all(
-        partial(lose_in_traffic, settings={"BYTEPS_HIERARCHICAL": "on"}),
+        lose_in_traffic,
         [
             Case(f"worker {rank}", "kill", rf"worker rank {rank} \(pid \d+ on \S+\) was lost")
             for rank in range(3)
         ],
+        {"BYTEPS_HIERARCHICAL": "on"},
     )
     # Sockets without a name in the file system, and memory without any name, end with the processes.
     assert not [name for name in os.listdir("/dev/shm") if "byteps" in name]

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import time
+from functools import partial
 
 import pytest
 
 from byteps import _native
 
-from .cases import LOSSES, lose_in_traffic, run_all
+from .cases import LOSSES, UCX_SM, UCX_TCP, Settings, lose_in_traffic, run_all
 from .faults import Ended, FaultyJob
 
-TRANSPORTS = ("tcp", "sm")
+over_each = pytest.mark.parametrize("settings", [UCX_TCP, UCX_SM], ids=["tcp", "sm"])
 FAULTS = [case for case in LOSSES if case.how in ("kill", "stop")]
 UCX = {"BYTEPS_TRANSPORT": "ucx"}
 needs_ucx = pytest.mark.skipif(
@@ -36,17 +37,16 @@ def ends_of_a_start(server: dict[str, str], worker: dict[str, str]) -> dict[str,
 @needs_ucx
 @pytest.mark.slow
 @pytest.mark.timeout(120)
-@pytest.mark.parametrize("transport", TRANSPORTS)
-def test_whoever_is_lost_the_others_end_with_one_error(transport: str) -> None:
-    settings = {**UCX, "UCX_TLS": transport}
-    run_all(lambda case: lose_in_traffic(case, 2, settings), FAULTS)
+@over_each
+def test_whoever_is_lost_the_others_end_with_one_error(settings: Settings) -> None:
+    run_all(partial(lose_in_traffic, workers=2), FAULTS, settings)
 
 
 @needs_ucx
 @pytest.mark.slow
-@pytest.mark.parametrize("transport", TRANSPORTS)
-def test_sums_are_right_and_everybody_leaves_in_order(transport: str) -> None:
-    with FaultyJob(settings={**UCX, "UCX_TLS": transport, "BYTEPS_CONNECTIONS": "2"}) as job:
+@over_each
+def test_sums_are_right_and_everybody_leaves_in_order(settings: Settings) -> None:
+    with FaultyJob(settings={**settings, "BYTEPS_CONNECTIONS": "2"}) as job:
         job.start_roles()
         for rank in range(2):
             job.start_worker(rank, "steady")

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import msgspec
+import pytest
 
 from byteps.wire import AskMissing, Missing, Welcome
 
 from .fake_job import SERVER_IDS, FakeJob, join, spec
 
 
-def started(places: list[str]) -> FakeJob:
-    """A job of one server, and workers that tell where they can be met."""
+def started(places: list[str], local_size: int = 0) -> FakeJob:
+    """A job of one server, and workers that tell where they can be met, and what their launcher says."""
     job = FakeJob(len(places), 1)
     job.send(SERVER_IDS, join(0, role="server"))
     for rank, place in enumerate(places):
-        job.send(rank, msgspec.structs.replace(join(rank), place=place, door=place and f"door {rank}"))
+        told = {"place": place, "door": place and f"door {rank}", "local_size": local_size}
+        job.send(rank, msgspec.structs.replace(join(rank), **told))
     return job
 
 
@@ -34,6 +36,16 @@ def test_ranks_of_one_place_are_told_of_each_others_doors() -> None:
 def test_where_nobody_shares_a_place_there_are_no_nodes() -> None:
     (greeting,) = started(["a", "b", ""]).got(0, Welcome)
     assert (greeting.nodes, greeting.doors) == ([], [])
+
+
+def test_a_launcher_that_counts_other_neighbours_is_named_once(caplog: pytest.LogCaptureFixture) -> None:
+    for places in (["a", "a", "b", "b"], ["", "", "a", "a"]):
+        started(places, local_size=2)
+    assert not caplog.records
+    started(["a", "a", "b", "c"], local_size=2)
+    (record,) = caplog.records
+    assert "says that 2 workers share the node of worker rank 2 " in record.getMessage()
+    assert "but 1 can be met there" in record.getMessage()
 
 
 def test_who_pushes_for_a_late_neighbour_is_not_called_late() -> None:

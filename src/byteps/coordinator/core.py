@@ -176,6 +176,8 @@ class Coordinator:
 
     def _start(self) -> Outbox:
         """Everybody is here."""
+        if contradiction := self._members.contradiction():
+            _log.warning("%s", contradiction)
         settings = self._members.settings
         greetings: Outbox = list(self._members.welcome())
         tuning = settings.tuning

@@ -159,6 +159,19 @@ class Membership:
             texts.append(_missing_count("server", len(self.servers), self.num_servers))
         return " and ".join(text for text in texts if text)
 
+    def contradiction(self) -> str:
+        """What a launcher says about a worker's node, where other workers can be met there; or empty."""
+        for one in self.workers:
+            told, place = one.join.local_size, one.join.place
+            found = sum(other.join.place == place for other in self.workers)
+            if told and place and found != told:
+                return (
+                    f"the launcher says that {told} workers share the node of {one}, but {found} can be met "
+                    f"there, and only those sum in shared memory; correct BYTEPS_LOCAL_SIZE, or give "
+                    f"containers of one node the same network and host name"
+                )
+        return ""
+
     def _check_seat(self, new: Member, size: int, num_servers: int) -> None:
         """Refuse a member whose number is taken or does not exist, and any for whom no seat is free."""
         group = self.workers if new.is_worker else self.servers
