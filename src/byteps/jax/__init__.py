@@ -1,6 +1,7 @@
 """byteps for JAX: ``import byteps.jax as bps``.
 
 ``ops`` ``rounds``           trees of arrays, outside of ``jit`` and within; gradients flow through
+``callbacks``                Python functions that compiled code calls
 ``transform`` ``gradients``  training: an optax transformation; lists of gradients, for Keras's backend
 ``parameters``               parameters and optimizer states that become the root's
 ``trees`` ``compression``    what can be sent
