@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import weakref
 from collections.abc import Callable, Sequence
@@ -72,7 +73,7 @@ def connect(
         raise
     found.append(weakref.ref(session))
     session.on_shutdown.append(dump.close)
-    _drop_in_forks(found[0], weakref.ref(dump))
+    _dropped_in_forks().update((dump, session))
     return session
 
 
@@ -151,12 +152,14 @@ def _welcome_alone(config: Config) -> Welcome:
     )
 
 
-def _drop_in_forks(session: weakref.ref[Session], dump: weakref.ref[DumpOnSignal]) -> None:
-    """Have a forked child drop its copies of both. What is registered for forks stays so for good."""
+@functools.cache
+def _dropped_in_forks() -> weakref.WeakSet[Session | DumpOnSignal]:
+    """What a forked child drops its copies of. What is registered for forks stays so for good: this, once."""
+    inherited: weakref.WeakSet[Session | DumpOnSignal] = weakref.WeakSet()
 
     def forked() -> None:
-        for inherited in (dump(), session()):
-            if inherited is not None:
-                inherited.abandon()
+        for one in inherited:
+            one.abandon()
 
     os.register_at_fork(after_in_child=forked)
+    return inherited
