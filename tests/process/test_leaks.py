@@ -14,7 +14,7 @@ from .jobs import Job, run_byteps, wait_gone
 from .test_starts import free_port
 
 ROOT = Path(__file__).resolve().parents[2]
-CYCLES, JOBS, TORCHRUN_CYCLES = 300, 20, 5
+CYCLES, JOBS, TORCHRUN_CYCLES = 1000, 20, 5
 GROWTH_KB = 10_000
 """Over all cycles. What the allocator holds varies by 4 MB; a buffer kept per cycle would be twice this."""
 
@@ -58,6 +58,7 @@ def test_cycles_of_init_and_shutdown_in_one_process() -> None:
     first, last = ([int(word) for word in line.split()[1:]] for line in output.splitlines())
     assert last[:2] == first[:2], "descriptors and threads"
     assert last[2] - first[2] < GROWTH_KB, "kilobytes of memory"
+    assert last[3] - first[3] < CYCLES / 10, "objects of Python"
 
 
 @pytest.mark.slow

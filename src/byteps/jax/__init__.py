@@ -9,6 +9,9 @@
 
 from __future__ import annotations
 
+from typing import NoReturn
+
+from byteps.adapters import absent
 from byteps.adapters.basics import (
     barrier,
     get_pushpull_speed,
@@ -57,3 +60,8 @@ __all__ = [
     "start_timeline",
     "stop_timeline",
 ]
+
+
+def __getattr__(name: str) -> NoReturn:
+    """What is not there."""
+    absent.refuse(__name__, name)
