@@ -6,6 +6,7 @@ from typing import NoReturn
 
 _ABSENT = frozenset(
     {
+        "Adasum",
         "ProcessSet",
         "add_process_set",
         "allgather",

@@ -138,7 +138,7 @@ class CrossBarrier:
                 self._updates.update(place, tf.cast(begun.wait()[0], variable.dtype))
 
     def finish_rounds(self) -> None:
-        """See ``session.Unfinished``."""
+        """See ``in_flight.Unfinished``."""
         try:
             self.flush()
         except (BytePSError, RuntimeError):  # who leaves while the job fails has nothing to update
