@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import weakref
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from byteps import _native
 from byteps.communicator import Alone, Communicator, Engine, ParameterServer
@@ -32,6 +32,29 @@ from byteps.worker import (
 
 if TYPE_CHECKING:
     from byteps.communicator.all_reduce import AllReduce
+
+InheritedT = TypeVar("InheritedT")
+
+
+def _in_forked_children(action: Callable[[InheritedT], None]) -> Callable[[InheritedT], None]:
+    """Make of a function one that has it called in forked children, with its argument if that lives still.
+
+    What is registered for forks stays so for good: so this is done once, and not for each argument.
+    """
+    inherited: weakref.WeakSet[InheritedT] = weakref.WeakSet()
+
+    def forked() -> None:
+        for one in inherited:
+            action(one)
+
+    os.register_at_fork(after_in_child=forked)
+    return inherited.add
+
+
+@_in_forked_children
+def _drop_in_forks(inherited: Session | DumpOnSignal) -> None:
+    """A forked child lets go of its copy."""
+    inherited.abandon()
 
 
 def connect(
@@ -72,7 +95,8 @@ def connect(
         raise
     found.append(weakref.ref(session))
     session.on_shutdown.append(dump.close)
-    _drop_in_forks(found[0], weakref.ref(dump))
+    _drop_in_forks(dump)
+    _drop_in_forks(session)
     return session
 
 
@@ -149,14 +173,3 @@ def _welcome_alone(config: Config) -> Welcome:
     return Welcome(
         rank=0, size=1, local_rank=0, local_size=1, epoch=0, servers=[], settings=settings_of(config)
     )
-
-
-def _drop_in_forks(session: weakref.ref[Session], dump: weakref.ref[DumpOnSignal]) -> None:
-    """Have a forked child drop its copies of both. What is registered for forks stays so for good."""
-
-    def forked() -> None:
-        for inherited in (dump(), session()):
-            if inherited is not None:
-                inherited.abandon()
-
-    os.register_at_fork(after_in_child=forked)

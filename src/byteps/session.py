@@ -5,6 +5,7 @@ Two sessions may live in one process. Adapters hold their session explicitly.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import math
 import threading
@@ -12,7 +13,6 @@ import time
 import weakref
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import Protocol
 
 from byteps.communicator import (
     DEPARTED,
@@ -37,6 +37,7 @@ from byteps.errors import (
     SessionClosed,
     StallTimeout,
 )
+from byteps.in_flight import InFlight, Unfinished
 from byteps.trace import Trace
 from byteps.wire import Barrier, BarrierDone, Departed, Leave, Lost, Message, Retract, TensorSpec, Welcome
 
@@ -110,14 +111,6 @@ class Handle:
         trace.span("waiting", self.name, waiting_since_ns)
 
 
-class Unfinished(Protocol):
-    """Leaves rounds to themselves for a while."""
-
-    def finish_rounds(self) -> None:
-        """Take the results of all rounds in flight. Must not raise."""
-        ...
-
-
 class Session:
     """One worker's membership of one job. Made by ``joining.connect``.
 
@@ -159,7 +152,7 @@ class Session:
         self._control = control
         self._absence = None if control is None else Absence(control)
         self._lock = threading.Lock()
-        self._in_flight: dict[str, Handle] = {}
+        self._in_flight: InFlight[Handle] = InFlight()
         self._unnamed: Counter[str] = Counter()
         self._closed = False
         self._failure: str | None = None
@@ -199,8 +192,7 @@ class Session:
         self._check_open()
         check_sizes(spec, source, destination)
         with self._lock:
-            before = self._in_flight.get(spec.name)
-            if before is not None and not before.poll():
+            if self._in_flight.is_busy(spec.name):
                 raise DuplicateNameError(
                     f"tensor {spec.name!r} is still in flight on rank {self.rank}; wait for its handle "
                     f"(synchronize) first, or use another name"
@@ -209,7 +201,11 @@ class Session:
                 self._absence.note(spec)
             transfer = self.communicator.submit(spec, source, destination, priority)
             handle = Handle(self, spec, transfer, (source, destination))
-            self._in_flight[spec.name] = handle
+            self._in_flight.add(handle)
+            unclaimed = self._in_flight.over()
+        for one in unclaimed:
+            with contextlib.suppress(BytePSError):  # which is raised again to who waits for it all the same
+                one.wait()
         return handle
 
     def next_name(self, kind: str) -> str:
@@ -315,9 +311,8 @@ class Session:
     def settle(self, handle: Handle, transfer: Transfer) -> None:
         """Account for a round that is over; raise if it failed. Called by the handle."""
         with self._lock:
-            current = self._in_flight.get(handle.name) is handle
+            current = self._in_flight.remove(handle)
             if current:
-                del self._in_flight[handle.name]
                 self._moved_bytes += handle.spec.nbytes
         if transfer.status != OK:
             raise self._error(handle, transfer)
@@ -333,7 +328,7 @@ class Session:
 
     def report(self) -> list[str]:
         """What is in flight, line by line. Takes no lock: whoever holds one may be what is stuck."""
-        pending = [handle for handle in list(self._in_flight.values()) if not handle.poll()]
+        pending = [handle for handle in self._in_flight if not handle.poll()]
         deadline_s = time.monotonic() + _REPORT_S
         rounds = [handle.describe(self._late(handle.name, deadline_s)) for handle in pending]
         head = f"rank {self.rank} of {self.size}: {count(len(rounds), 'tensor')} in flight"

@@ -263,6 +263,17 @@ def test_training_with_sums_and_compression(ranks: Ranks, driver: Driver) -> Non
             np.testing.assert_allclose(found, wanted, rtol=2e-2, atol=2e-2)
 
 
+def test_what_an_adapter_lacks_of_horovods_collectives_is_said(driver: Driver) -> None:
+    lacking = {"jax", "mxnet"} & {driver.module.__name__.split(".")[1]}
+    for name in ("allgather", "alltoall", "reducescatter", "join", "add_process_set"):
+        assert hasattr(driver.module, name) == (not lacking)
+        if lacking:
+            with pytest.raises(
+                AttributeError, match=rf"no attribute '{name}': .*allgather_object.*byteps\.torch"
+            ):
+                getattr(driver.module, name)
+
+
 def test_ranks_may_run_different_frameworks(ranks: Ranks) -> None:
     drivers = [_driver(framework) for framework in DRIVERS] * (1 if len(DRIVERS) > 1 else 2)
 

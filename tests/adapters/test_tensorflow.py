@@ -321,6 +321,24 @@ def test_a_keras_optimizer_adds_rows_of_the_same_index(ranks: Ranks) -> None:
     assert ranks(2, work) == [[-1.0, 0.0, 0.0, -5.0, 0.0, -2.0, 0.0, 0.0]] * 2
 
 
+def test_variables_made_after_wrapping(ranks: Ranks) -> None:
+    def work(session: Session) -> list[float]:
+        optimizer = bps.DistributedOptimizer(tf.keras.optimizers.SGD(1.0), session=session)
+        first, late = (tf.Variable([float(start)], name="weight") for start in (0, 10))
+        gradient = tf.constant([1.0 + session.rank])
+        with tf.GradientTape() as tape:
+            wrapped = bps.DistributedGradientTape(tape, session=session)
+            made = tf.Variable([3.0], name="made")
+            loss = tf.reduce_sum(made * gradient)
+        (of_made,) = wrapped.gradient(loss, [made])
+        optimizer.apply([gradient], [first])
+        with pytest.raises(ValueError, match=r"optimizer\.build\(model\.trainable_variables\)"):
+            optimizer.apply([gradient, gradient], [first, late])
+        return [*of_made.numpy().tolist(), *first.numpy().tolist()]
+
+    assert ranks(2, work) == [[1.5, -1.5]] * 2
+
+
 @pytest.mark.parametrize("compiled", [False, True])
 def test_rows_of_all_ranks_and_their_gradients(ranks: Ranks, compiled: bool) -> None:
     def work(session: Session) -> tuple[list[float], list[float]]:

@@ -212,11 +212,13 @@ def test_wrong_use_is_refused_with_the_reason() -> None:
                 call()
         with pytest.raises(RuntimeError, match="call update"):
             tf.function(crossing.flush)()
-        with pytest.raises(ValueError, match="expected 4 gradients"):
+        with pytest.raises(ValueError, match=r"expected 4 gradients.*model\.build\(input_shape\)"):
             tf.function(lambda: crossing.apply([]))()
         with pytest.raises(RuntimeError, match="jit_compile=False"):
             tf.function(crossing.update, jit_compile=True)()
         network = tf.keras.Sequential([tf.keras.layers.Dense(1)])
+        with pytest.raises(ValueError, match=r"no variables.*model\.build\(input_shape\)"):
+            bps.CrossBarrier(optimizers.SGD(), network.trainable_variables, **options)
         with pytest.raises(ValueError, match="not for Keras's fit"):
             network.compile(crossing)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import threading
 from collections import OrderedDict
 from typing import Any
 
@@ -149,6 +150,11 @@ def test_an_object_that_cannot_be_sent_is_an_error_on_every_rank(ranks: Ranks) -
             bps.broadcast_object(value, 1, session=session)
         with pytest.raises(error, match=r"cannot send a datetime\.date.*allow_pickle"):
             bps.allgather_object(value, session=session)
+        own = threading.Lock() if session.rank == 1 else 1
+        with pytest.raises(error, match=r"cannot pickle this lock.*state_dict\(\)"):
+            bps.broadcast_object(own, 1, allow_pickle=True, session=session)
+        with pytest.raises(error, match=r"cannot pickle this lock.*state_dict\(\)"):
+            bps.allgather_object(own, allow_pickle=True, session=session)
         assert bps.allgather_object("still working", session=session) == ["still working"] * 2
 
     ranks(2, work)

@@ -29,6 +29,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("server", "worker"),
     ("communicator",),
     ("planner",),
+    ("in_flight",),
     ("session",),
     ("joining",),
     ("testing",),

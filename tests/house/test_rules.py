@@ -68,6 +68,8 @@ CONSTANT_CALLS = {
     "Path",
     "attrgetter",
     "operator.attrgetter",
+    "jax.ShapeDtypeStruct",
+    "jax.extend.core.Primitive",
 }
 
 

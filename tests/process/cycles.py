@@ -30,11 +30,12 @@ def cycle(pool: ThreadPoolExecutor) -> None:
 
 
 def held() -> str:
-    """Descriptors, threads and resident kilobytes."""
+    """Descriptors, threads, resident kilobytes and Python's objects."""
     gc.collect()
     pages = int(Path("/proc/self/statm").read_text().split()[1])
+    objects = len(gc.get_objects())
     descriptors = len(os.listdir("/proc/self/fd"))
-    return f"{descriptors} {threading.active_count()} {pages * os.sysconf('SC_PAGE_SIZE') // 1024}"
+    return f"{descriptors} {threading.active_count()} {pages * os.sysconf('SC_PAGE_SIZE') // 1024} {objects}"
 
 
 def main(cycles: int) -> None:

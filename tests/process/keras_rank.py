@@ -163,6 +163,8 @@ def values_sets_and_local_layers() -> None:
 def errors() -> None:
     unbuilt = keras.Sequential().variables
     expect(ValueError, "model.build(input_shape)", lambda: bps.broadcast_variables(unbuilt, 0))
+    local = keras.layers.Dense(1)
+    expect(ValueError, "model.build(input_shape)", lambda: partial_optimizer(local))
     expect(TypeError, "keras.optimizers.Optimizer", lambda: bps.DistributedOptimizer("sgd"))
     expect(ValueError, "gradient_accumulation_steps", passes)
     distributed = bps.DistributedOptimizer(optimizer())
@@ -173,6 +175,10 @@ def errors() -> None:
         expect(RuntimeError, "jit_compile=False", lambda: fit(model, 0, BATCH, []))
     assert math.isclose(float(bps.push_pull(bps.rank(), average=False)), 1)
     assert bps.broadcast(np.array([bps.rank()]), 1).tolist() == [1]
+
+
+def partial_optimizer(layer: Any) -> None:
+    bps.PartialDistributedOptimizer(optimizer(), local_layers=layer)
 
 
 def passes() -> None:

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from .faults import SCRIPT
-from .jobs import Job, run_byteps, wait_gone
+from .jobs import TIMEOUT_S, Job, run_byteps, wait_gone
 from .test_starts import free_port
 
 ROOT = Path(__file__).resolve().parents[2]
-CYCLES, JOBS, TORCHRUN_CYCLES = 300, 20, 5
+CYCLES, JOBS, TORCHRUN_CYCLES = 1000, 20, 5
 GROWTH_KB = 10_000
 """Over all cycles. What the allocator holds varies by 4 MB; a buffer kept per cycle would be twice this."""
 
@@ -42,22 +42,25 @@ print("held", before == held(), before, held(), len(children), flush=True)
 """
 
 
-def finish(job: Job) -> str:
+def finish(job: Job, timeout_s: float = TIMEOUT_S) -> str:
     """Wait for a job that must end well, without a word of complaint, and leave nothing; its output."""
-    code, output, errors = job.finish()
+    code, output, errors = job.finish(timeout_s)
     assert (code, errors) == (0, "")
     assert all(wait_gone(pid) for pid in job.offspring())
     return output
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(160)
 def test_cycles_of_init_and_shutdown_in_one_process() -> None:
     # Memory that is freed goes back to where the next cycle, on other threads, finds it.
     environment = {"PYTHONPATH": str(ROOT), "MALLOC_ARENA_MAX": "1"}
-    output = finish(Job([sys.executable, "-m", "tests.process.cycles", str(CYCLES)], environment, cwd=ROOT))
+    words = [sys.executable, "-m", "tests.process.cycles", str(CYCLES)]
+    output = finish(Job(words, environment, cwd=ROOT), timeout_s=150.0)
     first, last = ([int(word) for word in line.split()[1:]] for line in output.splitlines())
     assert last[:2] == first[:2], "descriptors and threads"
     assert last[2] - first[2] < GROWTH_KB, "kilobytes of memory"
+    assert last[3] - first[3] < CYCLES / 10, "objects of Python"
 
 
 @pytest.mark.slow

@@ -8,6 +8,7 @@ import sys
 import textwrap
 import weakref
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -99,6 +100,26 @@ def test_tensors_used_once_do_not_accumulate(name: str) -> None:
         assert not requests._declarations._installs
         assert not requests._declarations._questions
         assert max(requests._table._placer.loads) < 200 * 40
+
+
+def test_rounds_that_nobody_waits_for_are_let_go() -> None:
+    def run(session: Session) -> tuple[int, int]:
+        kept: list[weakref.ref[np.ndarray[Any, Any]]] = []
+        most = 0
+        for number in range(400):
+            what = spec(session.next_name("push_pull"), 10, ephemeral=True)
+            data = np.full(10, number, np.float32)
+            kept.append(weakref.ref(data))
+            waited = start(session, what, data, data)
+            if number % 50 == 0:
+                waited.wait()
+                most = max(most, tables(session))
+        return most, sum(one() is not None for one in kept)
+
+    with job(2) as sessions:
+        for most, held_arrays in run_ranks(sessions, run):
+            assert most < 300
+            assert held_arrays < 150
 
 
 FORKING = """

@@ -51,21 +51,29 @@ class Round(Protocol):
 
 
 class ArrayRound:
-    """One round of one array, out of place: the contribution is not changed, the result is a new array.
+    """One round of one array.
+
+    Args:
+        call: What to do.
+        array: This rank's contribution, not changed unless ``in_place``.
+        in_place: Whether the result takes the contribution's place, an array of the caller's own in C order.
 
     Attributes:
-        result: The new array, once the round is over.
+        result: The result, once the round is over: a new array unless ``in_place``.
 
     Raises:
         ValueError: The dtype cannot be sent.
         DeclarationError: The name stands for another shape, dtype or op.
     """
 
-    def __init__(self, call: Call, array: Array) -> None:
+    def __init__(self, call: Call, array: Array, in_place: bool = False) -> None:
         spec = call.spec(element_type(array.dtype.name, call.name), array.shape)
         contribution = np.ascontiguousarray(array) if call.sends else None
         is_root = call.root == call.session.rank
-        self.result = np.array(array) if is_root else np.empty(array.shape, array.dtype)
+        if in_place:
+            self.result = array
+        else:
+            self.result = np.array(array) if is_root else np.empty(array.shape, array.dtype)
         source = None if contribution is None else buffer(contribution)
         target = None if is_root else buffer(self.result)
         self._handle = call.session.submit(spec, source, target, priority=call.priority)

@@ -219,8 +219,18 @@ def gradient_reducer(
 
 
 def variables_of(layers: Any) -> list[Any]:
-    """The trainable variables of one Keras layer or of several; none if ``layers`` is None."""
+    """The trainable variables of one Keras layer or of several; none if ``layers`` is None.
+
+    Raises:
+        ValueError: A layer has none yet.
+    """
     given = [] if layers is None else layers if isinstance(layers, list | tuple) else [layers]
+    for layer in given:
+        if not getattr(layer, "built", True):
+            raise ValueError(
+                f"local_layers: {layer.name} has no variables yet: build the model first, by "
+                "model.build(input_shape) or by calling it on a batch"
+            )
     return [variable for layer in given for variable in layer.trainable_variables]
 
 

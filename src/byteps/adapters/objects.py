@@ -91,10 +91,16 @@ class ObjectCodec:
         """Make bytes of an object.
 
         Raises:
-            TypeError: It holds something that only pickle could send, and pickle is not allowed.
+            TypeError: It holds something that only pickle could send, and pickle is not allowed, or cannot.
         """
         if allow_pickle:
-            return bytes([Form.PICKLE]) + pickle.dumps(value)
+            try:
+                return bytes([Form.PICKLE]) + pickle.dumps(value)
+            except Exception as error:  # whatever the object's own methods raise
+                raise TypeError(
+                    f"cannot pickle this {type(value).__name__}: {error}. Send what it is made of, plain "
+                    "data and arrays, such as a state_dict(), get_weights() or get_config()"
+                ) from error
         return bytes([Form.MSGPACK]) + msgspec.msgpack.encode(self._plain(value))
 
     def decode(self, data: bytes, *, allow_pickle: bool) -> object:

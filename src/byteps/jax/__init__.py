@@ -1,6 +1,7 @@
 """byteps for JAX: ``import byteps.jax as bps``.
 
 ``ops`` ``rounds``           trees of arrays, outside of ``jit`` and within; gradients flow through
+``callbacks``                Python functions that compiled code calls
 ``transform`` ``gradients``  training: an optax transformation; lists of gradients, for Keras's backend
 ``parameters``               parameters and optimizer states that become the root's
 ``trees`` ``compression``    what can be sent
@@ -8,6 +9,9 @@
 
 from __future__ import annotations
 
+from typing import NoReturn
+
+from byteps.adapters import absent
 from byteps.adapters.basics import (
     barrier,
     get_pushpull_speed,
@@ -56,3 +60,8 @@ __all__ = [
     "start_timeline",
     "stop_timeline",
 ]
+
+
+def __getattr__(name: str) -> NoReturn:
+    """What is not there."""
+    absent.refuse(__name__, name)

@@ -1,9 +1,9 @@
 """Rounds of JAX arrays, at once or as nodes of a function that is traced.
 
 Compiled code calls back to start the round of each array, which gives its number, and once to wait for all.
-JAX runs ordered callbacks one after the other, in the order in which they are traced. So the starts of a
-group come before its wait, last layer first, as the backward pass computes; and ranks must trace the same
-program.
+A group's starts run as its arrays are computed, between a node that begins the group and the one that waits.
+JAX runs these two in the order in which they are traced, so ranks must trace the same program: a wait that
+came first on one rank only might keep back what another rank waits for.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.custom_batching import custom_vmap
-from jax.experimental import io_callback
 
-from byteps.adapters.arrays import ArrayRound, Rounds, reduce_arrays
+from byteps.adapters.arrays import Array, ArrayRound, Rounds, reduce_arrays
 from byteps.adapters.calls import Call
 from byteps.errors import SessionClosed
+from byteps.jax.callbacks import NUMBER, in_turn, number_of
 
 
 def is_traced(arrays: Sequence[Any]) -> bool:
@@ -63,23 +63,23 @@ def _nodes(calls: Sequence[Call], arrays: Sequence[Any]) -> list[Any]:
             "mapped function returns, for example after jax.lax.psum"
         )
     rounds = Rounds()
+    turn = in_turn(NUMBER, lambda: np.int32(0))
     pairs = [*zip(calls, arrays, strict=True)]
-    numbers = [_start(rounds, call, array) for call, array in reversed(pairs)][::-1]
+    numbers = [_start(rounds, call, array, turn) for call, array in reversed(pairs)][::-1]
     return _wait(rounds, numbers, arrays)
 
 
-def _start(rounds: Rounds, call: Call, array: Any) -> Any:
-    def start(given: Any) -> Any:
-        own = np.array(given)  # a copy: compiled code may use its memory again once this returns
+def _start(rounds: Rounds, call: Call, array: Any, turn: Any) -> Any:
+    def start(given: Array, _: Array) -> int:
         try:
-            return np.int32(rounds.add(ArrayRound(call, own)))
+            return rounds.add(ArrayRound(call, np.array(given, order="C"), in_place=True))
         except SessionClosed as error:
             raise SessionClosed(
                 f"{call.name}: this function was compiled for a session that was shut down since. After "
                 "init() call jax.clear_caches(), so that it is traced again"
             ) from error
 
-    return io_callback(start, jax.ShapeDtypeStruct((), np.int32), array, ordered=True)
+    return number_of(start, array, turn)
 
 
 def _wait(rounds: Rounds, numbers: Sequence[Any], likes: Sequence[Any]) -> list[Any]:
@@ -89,7 +89,7 @@ def _wait(rounds: Rounds, numbers: Sequence[Any], likes: Sequence[Any]) -> list[
         return rounds.wait_all([int(number) for number in numbers])
 
     shapes = [jax.ShapeDtypeStruct(like.shape, like.dtype) for like in likes]
-    return list(io_callback(wait, shapes, *numbers, ordered=True))
+    return list(in_turn(shapes, wait, *numbers))
 
 
 def differentiable(calls: Sequence[Call], arrays: Sequence[Any]) -> list[Any]:

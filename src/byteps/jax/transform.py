@@ -44,8 +44,7 @@ def push_pull_gradients(
     """Reduce gradients over all ranks: ``optax.chain(push_pull_gradients(), optax.adam(1e-3))``.
 
     Make it once, not in every step: the names on the wire belong to it. Paths in their natural order, layer_9
-    before layer_10, are taken for the order of the layers: the first is the most urgent, the last starts
-    first.
+    before layer_10, are taken for the order of the layers: the first is the most urgent.
 
     Args:
         compression: One of ``Compression``, or a class like them.

@@ -9,7 +9,9 @@
 from __future__ import annotations
 
 import os
+from typing import NoReturn
 
+from byteps.adapters import absent
 from byteps.adapters.basics import (
     barrier,
     cross_rank,
@@ -86,3 +88,8 @@ __all__ = [
     "start_timeline",
     "stop_timeline",
 ]
+
+
+def __getattr__(name: str) -> NoReturn:
+    """What is not there."""
+    absent.refuse(__name__, name)

@@ -26,6 +26,10 @@ _EAGER = (
     "works within tf.function only: eager code runs line by line, so nothing could wait where a variable is "
     "read. Decorate the step by @tf.function, or use DistributedGradientTape"
 )
+_MAKE_ALL = (
+    "build the model before CrossBarrier is made, by model.build(input_shape) or by calling it on a batch, "
+    "and give all of model.trainable_variables"
+)
 _COMPRESSORS = (Compression.none, Compression.fp16, Compression.bf16)
 
 
@@ -44,7 +48,8 @@ class CrossBarrier:
 
     Raises:
         TypeError: ``optimizer`` is no Keras optimizer, or there is no such option.
-        ValueError: The optimizer cannot update its variables one by one, or an option cannot work.
+        ValueError: There are no variables, the optimizer cannot update them one by one, or an option cannot
+            work.
         NotInitialized: ``init()`` has not been called.
     """
 
@@ -53,6 +58,8 @@ class CrossBarrier:
         if self._reducer.compression not in _COMPRESSORS:
             raise ValueError("CrossBarrier takes compression= only from byteps.tensorflow.Compression")
         self._variables = list(variables)
+        if not self._variables:
+            raise ValueError(f"there are no variables to train: {_MAKE_ALL}")
         self._updates = SingleUpdates(optimizer, self._variables)
         self._rounds: list[Round | None] = [None] * len(self._variables)
         self._reducer.rounds.session.unfinished.add(self)
@@ -99,7 +106,10 @@ class CrossBarrier:
         """
         self._check_graph("apply")
         if len(gradients) != len(self._variables):
-            raise ValueError(f"expected {len(self._variables)} gradients, one for each variable")
+            raise ValueError(
+                f"expected {len(self._variables)} gradients, one for each variable that CrossBarrier was "
+                f"given, not {len(gradients)}: {_MAKE_ALL}"
+            )
         if not self._reducer.rounds.sends:
             pairs = zip(gradients, self._variables, strict=True)
             used, variables = zip(*[pair for pair in pairs if pair[0] is not None], strict=True)
@@ -128,7 +138,7 @@ class CrossBarrier:
                 self._updates.update(place, tf.cast(begun.wait()[0], variable.dtype))
 
     def finish_rounds(self) -> None:
-        """See ``session.Unfinished``."""
+        """See ``in_flight.Unfinished``."""
         try:
             self.flush()
         except (BytePSError, RuntimeError):  # who leaves while the job fails has nothing to update
