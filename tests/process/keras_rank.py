@@ -163,6 +163,7 @@ def values_sets_and_local_layers() -> None:
 def errors() -> None:
     unbuilt = keras.Sequential().variables
     expect(ValueError, "model.build(input_shape)", lambda: bps.broadcast_variables(unbuilt, 0))
+    expect(RuntimeError, "broadcast_variables(model.variables, 0)", lambda: bps.broadcast_global_variables(0))
     local = keras.layers.Dense(1)
     expect(ValueError, "model.build(input_shape)", lambda: partial_optimizer(local))
     expect(TypeError, "keras.optimizers.Optimizer", lambda: bps.DistributedOptimizer("sgd"))

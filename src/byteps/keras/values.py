@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import keras
 import numpy as np
@@ -118,6 +118,19 @@ def broadcast_variables(variables: Iterable[Any], root_rank: int, *, session: Se
     arrays = [(variable.path, _array(variable)) for variable in variables]
     for variable, value in zip(variables, broadcast_arrays(arrays, root_rank, session), strict=True):
         variable.assign(value)
+
+
+def broadcast_global_variables(root_rank: int) -> NoReturn:
+    """Raises RuntimeError: Keras 3 keeps no list of all variables.
+
+    Args:
+        root_rank: What Horovod scripts pass.
+    """
+    raise RuntimeError(
+        "broadcast_global_variables: Keras 3 keeps no list of all variables. Call "
+        f"broadcast_variables(model.variables, {root_rank}), or give model.fit a "
+        f"callbacks.BroadcastGlobalVariablesCallback({root_rank})"
+    )
 
 
 def _array(value: Any) -> Array:
