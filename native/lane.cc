@@ -84,7 +84,7 @@ bool Lane::turn(bool may_wait) {
 
 // Nothing tells that bytes have left the host's queue, so that is looked for.
 int Lane::timeout_ms(bool more, Clock::time_point wanted) const {
-  if (more) return pending_bytes_ < egress_.budget_bytes() ? 0 : kDepartureMs;
+  if (more) return pending_bytes_ < budget_bytes() ? 0 : kDepartureMs;
   const auto now = Clock::now();
   const auto due = std::min(stop_by_ ? std::min(*stop_by_, next_beat_) : next_beat_, wanted);
   const auto left = std::chrono::ceil<std::chrono::milliseconds>(due - now).count();
@@ -102,6 +102,7 @@ void Lane::add_peer(std::unique_ptr<Peer> peer) {
   if (peers_[peer->number_]) return;  // never replaced: an event for it may be on its way
   Peer& added = *peer;
   peers_[peer->number_] = std::move(peer);
+  heard_late_ = std::max(heard_late_, added.link_->heard_late());
   loop_.watch(*added.link_, added);
 }
 
@@ -168,7 +169,7 @@ bool Lane::pump() {
   const bool more = grant_some();
   if (more) {
     refresh_in_host();
-    if (pending_bytes_ >= egress_.budget_bytes()) block_full_links();
+    if (pending_bytes_ >= budget_bytes()) block_full_links();
   }
   const bool backlogged = more || any_blocked();
   const size_t in_host = backlogged ? refresh_in_host() : 0;
@@ -206,7 +207,7 @@ bool Lane::grant_some() {
 bool Lane::accepts(uint32_t link) {
   const Peer* to = peer(link);
   if (to == nullptr || !to->open_ || to->blocked_) return false;
-  if (pending_bytes_ < egress_.budget_bytes()) return true;
+  if (pending_bytes_ < budget_bytes()) return true;
   if (to->pending_bytes() < egress_.low_water_bytes(peers_.size())) return true;
   over_budget_ = true;
   return false;

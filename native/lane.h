@@ -129,6 +129,7 @@ class Lane {
   bool pump();
   bool grant_some();  // true if the budget stopped it
   bool accepts(uint32_t link);
+  size_t budget_bytes() const { return egress_.budget_bytes() + heard_late_; }
   void block_full_links();
   bool any_blocked() const;
   void flush(Peer& peer);
@@ -149,6 +150,7 @@ class Lane {
   std::unique_ptr<Peer> beacon_;
   size_t pending_bytes_ = 0;  // over all peers: in outboxes, or else in this host
   bool over_budget_ = false;
+  size_t heard_late_ = 0;  // the most of any link
   uint64_t written_bytes_ = 0;
   Clock::time_point next_beat_{};
   std::optional<Clock::time_point> stop_by_;

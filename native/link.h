@@ -47,6 +47,9 @@ class Link {
   // Those, and what waits in the host's own queue in front of the network.
   virtual size_t queued() const = 0;
 
+  // Of those, so many may be on their way already: the link hears of it late.
+  virtual size_t heard_late() const { return 0; }
+
   // The last so many of the bytes taken by send() are still read from the caller's memory.
   virtual size_t in_use() const { return 0; }
 

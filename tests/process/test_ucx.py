@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import time
 from functools import partial
 
@@ -19,6 +21,18 @@ needs_ucx = pytest.mark.skipif(
     not _native.ucx_is_built(),
     reason="UCX: not built, so this test was NOT RUN: apt-get install libucx-dev, then make setup",
 )
+
+
+HANGS_UP = """
+import os, signal
+from byteps import _native
+
+heard = []
+signal.signal(signal.SIGHUP, lambda number, frame: heard.append(number))
+_native.open_ucx(False)
+os.kill(os.getpid(), signal.SIGHUP)
+assert heard == [signal.SIGHUP], heard
+"""
 
 
 def ends_of_a_start(server: dict[str, str], worker: dict[str, str]) -> dict[str, Ended]:
@@ -81,3 +95,8 @@ def test_a_device_that_is_not_there_is_named() -> None:
     assert "transport = ucx, but the worker 0 cannot use it" in complaint
     assert "UCX_NET_DEVICES" in complaint
     assert "/dev/infiniband" in complaint
+
+
+@needs_ucx
+def test_signals_are_still_the_programs_own() -> None:
+    subprocess.run([sys.executable, "-c", HANGS_UP], check=True, timeout=30)
