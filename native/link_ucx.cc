@@ -89,7 +89,7 @@ class UcxLink final : public Link {
     const size_t untaken = messages_->sent() - messages_->consumed_there;
     return untaken > kUntoldBytes ? untaken : unsent();
   }
-  size_t heard_late() const override { return kCellBytes; }  // one frame travels while the next is written
+  size_t heard_late() const override { return 2 * kCellBytes; }  // asked for, and on the way
   void set_low_water(size_t bytes) override {
     low_water_ = bytes;
     prepare_to_sleep();
