@@ -59,6 +59,8 @@ bench: setup
 	$(PY) -m benchmarks.throughput
 	$(PY) -m benchmarks.duplex
 	$(PY) -m benchmarks.urgent
+	$(PY) -m benchmarks.urgent --transport ucx
+	$(PY) -m benchmarks.connections
 	$(PY) -m benchmarks.uneven
 	$(PY) -m benchmarks.mixed
 	$(PY) -m benchmarks.tracing

@@ -86,7 +86,7 @@ def open_tap(namespace: str) -> int:
 
 def wire_bytes(packet: bytes) -> int:
     """What a packet takes of a link: it travels in segments, each with headers of its own."""
-    segment_bytes = HEADER.unpack_from(packet)[3]
+    segment_bytes: int = HEADER.unpack_from(packet)[3]
     length = len(packet) - HEADER.size
     if not segment_bytes:
         return length + FRAME_BYTES
