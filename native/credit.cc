@@ -8,6 +8,7 @@ namespace {
 constexpr double kSlackSeconds = 0.005;
 constexpr double kWindowSeconds = 0.020;
 constexpr double kPeriodSeconds = 10.0;
+constexpr std::chrono::duration<double> kLongestTurn{0.1};
 constexpr double kForgetting = 0.98;  // of the best rate, per window: a slower link shows within a second
 constexpr uint64_t kPartitionsPerServer = 3;  // one pushed, one summed, one coming back
 
@@ -36,6 +37,11 @@ void CreditWindow::give_back(uint64_t bytes, Clock::duration held, Clock::time_p
   window_bytes_ = 0;
   window_start_ = now;
   adapt();
+}
+
+Clock::duration CreditWindow::turn(uint64_t credit_bytes) const {
+  const std::chrono::duration<double> time(rate_ > 0 ? static_cast<double>(credit_bytes) / rate_ : 0.0);
+  return std::chrono::duration_cast<Clock::duration>(std::min(time, kLongestTurn));
 }
 
 void CreditWindow::adapt() {

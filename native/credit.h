@@ -27,6 +27,8 @@ class CreditWindow {
   void give_back(uint64_t bytes, Clock::duration held, Clock::time_point now);
 
   uint64_t bytes() const { return bytes_; }
+  // How long so many bytes of credit take to come back, at the best rate lately; 0 before that is known.
+  Clock::duration turn(uint64_t credit_bytes) const;
 
  private:
   void adapt();

@@ -128,7 +128,7 @@ void WorkerLane::tell(uint32_t place, Header header) {
 Clock::time_point WorkerLane::after_events() {
   const auto now = Clock::now();
   if (now < look_at_) return look_at_;
-  if (!is_quiet() || (scheduler_.has_unsent() && !scheduler_.is_starved())) return look_at_ = now + kQuiet;
+  if (may_go_on(now)) return look_at_ = now + kQuiet;
   Header idle;
   idle.type = FrameType::heartbeat;
   idle.epoch = options_.epoch;
@@ -137,12 +137,22 @@ Clock::time_point WorkerLane::after_events() {
   return look_at_ = Clock::time_point::max();
 }
 
+// Whether it still sends, or soon will. Who lacks credit only waits for results: these come in turns that are
+// longer than a mere pause where links are slow, and only when none has come for as long as all of the credit
+// takes to come back do ranks wait for each other crosswise.
+bool WorkerLane::may_go_on(Clock::time_point now) {
+  if (!is_quiet()) return true;
+  if (!scheduler_.has_unsent()) return false;
+  return !scheduler_.is_starved() || now < granted_ + credit_.turn(scheduler_.credit_bytes());
+}
+
 void WorkerLane::after_sending() {
   if (node_) node_->resolve_finished();
 }
 
 void WorkerLane::write_grant(const Grant& grant) {
-  look_at_ = Clock::now() + kQuiet;
+  granted_ = Clock::now();
+  look_at_ = granted_ + kQuiet;
   Active& active = active_.at(grant.id);
   if (grant.offset == 0) {
     active.begun = Clock::now();

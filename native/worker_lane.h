@@ -77,6 +77,7 @@ class WorkerLane final : public Lane {
   void on_lost(Peer& peer) override;
   Clock::time_point after_events() override;
   void after_sending() override;
+  bool may_go_on(Clock::time_point now);
   Active* find(const Header& header);
   void on_answer(const Header& header, Active& active);
   void return_credit(Active& active);
@@ -88,6 +89,7 @@ class WorkerLane final : public Lane {
   const uint32_t rank_;
   CreditWindow credit_;
   Clock::time_point look_at_ = Clock::time_point::max();  // when to see whether the lane is idle
+  Clock::time_point granted_{};  // when bytes were last handed over
   bool automatic_credit_;
   std::unordered_map<uint64_t, Active> active_;
   std::optional<NodeLane> node_;

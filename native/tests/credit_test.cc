@@ -72,6 +72,15 @@ void it_follows_a_link_that_changes() {
   CHECK(window.bytes() >= fast * 9 / 10);
 }
 
+void it_tells_how_long_credit_takes_to_come_back() {
+  CreditWindow window;
+  CHECK(window.turn(1000000) == Clock::duration::zero());  // nothing is known yet
+  run(window, {25e6, 0.001}, 0, 2);
+  const Clock::duration turn = window.turn(250000);
+  CHECK(turn > seconds(0.0095) && turn < seconds(0.011));
+  CHECK(window.turn(uint64_t{1} << 40) <= seconds(0.1));
+}
+
 void large_partitions_overlap() {
   CreditWindow window;
   const uint64_t large = 4 * 1024 * 1024;
@@ -101,6 +110,7 @@ void every_busy_server_has_its_share() {
 int main() {
   the_link_stays_full_with_little_in_flight();
   it_follows_a_link_that_changes();
+  it_tells_how_long_credit_takes_to_come_back();
   large_partitions_overlap();
   every_busy_server_has_its_share();
   return 0;

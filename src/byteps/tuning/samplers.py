@@ -1,9 +1,13 @@
-"""What proposes the next place to try. ``bayes`` is optuna: its GP sampler where torch is there, else TPE."""
+"""What proposes the next place to try.
+
+``bayes`` begins with places that lie evenly, then asks optuna: its GP sampler where torch is there, else TPE.
+"""
 
 from __future__ import annotations
 
 import importlib.util
 import itertools
+import math
 import random
 import warnings
 from collections.abc import Callable, Mapping
@@ -11,11 +15,13 @@ from typing import Any, Protocol
 
 from byteps.errors import ConfigError
 from byteps.tuning.space import AUTOMATIC, Point, Space
+from byteps.tuning.surrogate import Surrogate
 
-_FIRST_RANDOM = 3
-"""Places that are drawn by chance before optuna's model is asked, those that it was told included."""
-
-
+FIRST = 8
+"""Places that lie evenly in the space, before optuna's model is asked."""
+HOPELESS = 1.5
+"""How bad a place is does not matter beyond so many times the best's time: a few very bad ones would make all
+others look alike."""
 GRID = 8
 """Places of the grid along each axis."""
 
@@ -31,7 +37,7 @@ class Sampler(Protocol):
 
 
 class BayesSampler:
-    """Optuna's sampler.
+    """Places that lie evenly in the space, then optuna's sampler.
 
     Args:
         space: What may be tried.
@@ -51,26 +57,50 @@ class BayesSampler:
         self._axes: dict[str, Any] = {
             axis.name: optuna.distributions.IntDistribution(axis.low, axis.high) for axis in space.axes
         }
+        self._told: list[tuple[Point, float]] = []
+        self._evenly = iter(space.evenly(FIRST, random.Random(seed)))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
             has_gp = all(importlib.util.find_spec(name) for name in ("torch", "scipy"))
             kind = optuna.samplers.GPSampler if has_gp else optuna.samplers.TPESampler
-            sampler = kind(seed=seed, n_startup_trials=_FIRST_RANDOM)
-            self._study = optuna.create_study(direction="minimize", sampler=sampler)
+            self._sampler = kind(seed=seed, n_startup_trials=1)
 
     def ask(self) -> Point:
         """See ``Sampler``."""
-        trial = self._study.ask(self._axes)
-        # What is told later may be another place; each is told as a trial of its own.
-        self._study.tell(trial, state=self._optuna.trial.TrialState.FAIL)
-        return tuple(int(trial.params[axis.name]) for axis in self._space.axes)
+        tried = {point for point, _ in self._told}
+        for point in self._evenly:
+            if point not in tried:
+                return point
+        trial = self._study().ask(self._axes)
+        point = tuple(int(trial.params[axis.name]) for axis in self._space.axes)
+        return self._another(tried) if point in tried else point
 
     def tell(self, point: Point, seconds: float) -> None:
         """See ``Sampler``."""
-        params = {axis.name: each for axis, each in zip(self._space.axes, point, strict=True)}
-        self._study.add_trial(
-            self._optuna.trial.create_trial(params=params, distributions=self._axes, value=seconds)
-        )
+        self._told.append((point, seconds))
+
+    def _another(self, tried: set[Point]) -> Point:
+        """The most promising place that was not tried: the best so far is measured again anyhow."""
+        points = [point for point, _ in self._told]
+        seconds = [each for _, each in self._told]
+        others = [point for point in self._space.points() if point not in tried]
+        if not others or len(points) < 2:
+            return points[-1]
+        gains = Surrogate(self._space, points, seconds).expected_gains(others, min(seconds))
+        best: Point = others[int(gains.argmax())]
+        return best
+
+    def _study(self) -> Any:
+        """All that was told, as the model is to see it: differences between good places count."""
+        study = self._optuna.create_study(direction="minimize", sampler=self._sampler)
+        most_s = HOPELESS * min((seconds for _, seconds in self._told), default=1.0)
+        for point, seconds in self._told:
+            params = {axis.name: each for axis, each in zip(self._space.axes, point, strict=True)}
+            value = math.log(min(seconds, most_s))
+            study.add_trial(
+                self._optuna.trial.create_trial(params=params, distributions=self._axes, value=value)
+            )
+        return study
 
 
 class RandomSampler:

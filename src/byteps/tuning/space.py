@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -21,6 +22,7 @@ DEPTH = 4
 """Partitions that the closed form's credit holds."""
 CHUNK_S = 0.0015
 """For so long a chunk takes the link."""
+_HYPERCUBES = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +37,10 @@ class Axis:
     name: str
     low: int
     high: int
+
+    def at(self, share: float) -> int:
+        """The exponent that lies a share, from 0 to below 1, of the way; each has an equal part of it."""
+        return self.low + int(share * (self.high - self.low + 1))
 
     def spread(self, count: int) -> list[int]:
         """Exponents from the smallest to the largest, about equally far from each other."""
@@ -70,6 +76,24 @@ class Space:
         return tuple(
             min(max(each, axis.low), axis.high) for each, axis in zip(exponents, self.axes, strict=True)
         )
+
+    def evenly(self, count: int, chance: random.Random) -> list[Point]:
+        """Places that fill the space: a Latin hypercube (McKay et al., 1979), the most even one of several.
+
+        Along each axis every one of ``count`` equal parts has one of them.
+        """
+
+        def hypercube() -> list[tuple[float, ...]]:
+            columns = [chance.sample(range(count), count) for _ in self.axes]
+            return [
+                tuple((part + chance.random()) / count for part in row) for row in zip(*columns, strict=True)
+            ]
+
+        def closest(shares: list[tuple[float, ...]]) -> float:
+            return min(itertools.starmap(math.dist, itertools.combinations(shares, 2)), default=0.0)
+
+        best = max((hypercube() for _ in range(_HYPERCUBES)), key=closest)
+        return [tuple(axis.at(share) for axis, share in zip(self.axes, row, strict=True)) for row in best]
 
     def points(self) -> Iterator[Point]:
         """All places."""

@@ -1,11 +1,13 @@
 """What the trials so far say about all places: a Gaussian process over the logarithm of a step's time.
 
-After Snoek et al., Practical Bayesian Optimization (2012): a Matern 5/2 kernel whose length scale and noise
-have the largest marginal likelihood of a small grid. Trials are few, so that takes milliseconds.
+After Snoek et al., Practical Bayesian Optimization (2012): a Matern 5/2 kernel whose length scales, one for
+each axis, and noise have the largest marginal likelihood of a small grid. Trials are few, so that takes a
+tenth of a second.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 
@@ -16,7 +18,7 @@ from byteps.tuning.space import Point, Space
 
 Array = npt.NDArray[np.float64]
 
-_LENGTHS = (0.15, 0.25, 0.4, 0.7, 1.2)  # of an axis's whole length
+_LENGTHS = (0.15, 0.3, 0.6, 1.5)  # of an axis's whole length; along the last, little changes
 _NOISES = (0.003, 0.01, 0.03, 0.1, 0.3, 0.6)  # standard deviation, of what the values spread over
 
 
@@ -42,42 +44,47 @@ class Surrogate:
         self._mean = float(logs.mean())
         self._spread = max(float(logs.std()), 1e-6)
         self._values = (logs - self._mean) / self._spread
-        fits = [_fit(self._at, self._values, length, noise) for length in _LENGTHS for noise in _NOISES]
-        _, self._length, self._factor, self._weights = max(fits, key=lambda fit: fit[0])
+        scales = itertools.product(_LENGTHS, repeat=len(space.axes))
+        fits = [
+            _fit(self._at, self._values, np.array(lengths), noise) for lengths in scales for noise in _NOISES
+        ]
+        _, self._lengths, self._factor, self._weights = max(fits, key=lambda fit: fit[0])
 
     def predict(self, points: Sequence[Point]) -> tuple[Array, Array]:
         """The mean of the logarithm of a step's time at each place, and its standard deviation."""
-        cross = _kernel(self._unit(points), self._at, self._length)
+        cross = _kernel(self._unit(points), self._at, self._lengths)
         mean = cross @ self._weights
         half = np.linalg.solve(self._factor, cross.T)
         variance = np.maximum(1.0 - (half**2).sum(axis=0), 1e-12)
         return self._mean + self._spread * mean, self._spread * np.sqrt(variance)
 
-    def expected_gain(self, points: Sequence[Point], best_s: float) -> float:
-        """The largest share of ``best_s`` that trying one of the places is expected to save."""
+    def expected_gains(self, points: Sequence[Point], best_s: float) -> Array:
+        """The share of ``best_s`` that trying each of the places is expected to save."""
         mean, deviation = self.predict(points)
         ahead = math.log(best_s) - mean
         scaled = ahead / deviation
         density = np.exp(-0.5 * scaled**2) / math.sqrt(2 * math.pi)
         below = 0.5 * (1 + np.array([math.erf(each / math.sqrt(2)) for each in scaled]))
-        return float((ahead * below + deviation * density).max())
+        gains: Array = ahead * below + deviation * density
+        return gains
 
     def _unit(self, points: Sequence[Point]) -> Array:
         unit: Array = (np.asarray(points, dtype=np.float64) - self._low) / self._width
         return unit
 
 
-def _kernel(one: Array, other: Array, length: float) -> Array:
-    distance = np.sqrt(5.0) / length * np.sqrt(((one[:, None, :] - other[None, :, :]) ** 2).sum(axis=2))
+def _kernel(one: Array, other: Array, lengths: Array) -> Array:
+    away = (one[:, None, :] - other[None, :, :]) / lengths
+    distance = np.sqrt(5.0 * (away**2).sum(axis=2))
     value: Array = (1 + distance + distance**2 / 3) * np.exp(-distance)
     return value
 
 
-def _fit(at: Array, values: Array, length: float, noise: float) -> tuple[float, float, Array, Array]:
-    """Marginal likelihood (logarithm), length scale, Cholesky factor and weights."""
-    covariance = _kernel(at, at, length) + (noise**2 + 1e-9) * np.eye(len(at))
+def _fit(at: Array, values: Array, lengths: Array, noise: float) -> tuple[float, Array, Array, Array]:
+    """Marginal likelihood (logarithm), length scales, Cholesky factor and weights."""
+    covariance = _kernel(at, at, lengths) + (noise**2 + 1e-9) * np.eye(len(at))
     factor = np.asarray(np.linalg.cholesky(covariance), np.float64)
     half = np.linalg.solve(factor, values)
     likelihood = -0.5 * float(half @ half) - float(np.log(np.diag(factor)).sum())
     weights: Array = np.linalg.solve(factor.T, half)
-    return likelihood, length, factor, weights
+    return likelihood, lengths, factor, weights

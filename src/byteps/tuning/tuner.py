@@ -26,7 +26,7 @@ WORTH = 0.01
 """The search ends when the expected gain is below this share of a step."""
 AGAIN_EVERY = 5
 """After so many trials the best so far is measured again."""
-LEAST_TRIALS = 8
+LEAST_TRIALS = 12
 """No search ends for lack of promise before it has seen so many."""
 CONFIRMED = "an earlier job found the same"
 PATIENCE = 2
@@ -235,7 +235,8 @@ class Tuner:
         if found.count < LEAST_TRIALS or len(found.points) < 2:
             return False
         fit = Surrogate(self._search.space, found.points, found.seconds)
-        gain = fit.expected_gain(list(self._search.space.points()), found.time_s(found.best()))
+        gains = fit.expected_gains(list(self._search.space.points()), found.time_s(found.best()))
+        gain = float(gains.max())
         self.reason = f"expected gain {100 * max(gain, 0):.1f} %"
         return gain < WORTH
 
