@@ -84,9 +84,9 @@ class UcxLink final : public Link {
 
   // Neither UCX nor the device tells what has left this host. What the other end has not taken is the
   // nearest.
-  size_t queued() const override {
+  Queued queued() const override {
     const size_t untaken = messages_->sent() - messages_->consumed_there;
-    return untaken > kUntoldBytes ? untaken : unsent();
+    return {untaken > kUntoldBytes ? untaken : unsent()};
   }
   void set_low_water(size_t bytes) override {
     low_water_ = bytes;
