@@ -200,7 +200,7 @@ std::vector<OpenTuple> open_rounds(byteps::Server& server) {
 template <class Owner>
 nb::tuple take_events(Owner& owner) {
   std::vector<byteps::Event> events;
-  const uint64_t dropped = owner.take_events(events);
+  const uint64_t dropped = (nb::gil_scoped_release(), owner.take_events(events));
   return nb::make_tuple(nb::bytes(events.data(), events.size() * sizeof(byteps::Event)), dropped);
 }
 

@@ -1,7 +1,7 @@
-// How far ahead of the network a sender may run. Bytes that wait in the kernel, in a socket or in the device's
-// queue, cannot be overtaken by urgent ones, so their number is budgeted over all links of a sender together:
-// with one limit per socket, eight slow sockets would hold eight times as much in front of an urgent tensor.
-// Queues beyond this host are left to TCP: who holds back from them loses his share to others.
+// How far ahead of the network a sender may run. Bytes that wait in the kernel, in a socket or in the
+// device's queue, cannot be overtaken by urgent ones, so their number is budgeted over all links of a sender
+// together: with one limit per socket, eight slow sockets would hold eight times as much in front of an
+// urgent tensor. Queues beyond this host are left to TCP: who holds back from them loses his share to others.
 #pragma once
 
 #include <chrono>
@@ -19,7 +19,7 @@ class Egress {
   void set_chunk(uint64_t bytes);  // rounded to whole cells; 0: by the measured rate
   // Bytes in this host over all links: 2 ms of the measured rate, not counting the last chunk.
   size_t budget_bytes() const { return budget_bytes_; }
-  // A link with fewer bytes in this host than this may always be given more, so that none idles.
+  // Where links hold bytes back, one with fewer in this host than this may have more, so that none idles.
   size_t low_water_bytes(size_t links) const;
 
   // Called whenever the budget is found exhausted, or no longer exhausted. `drained_bytes` is what has left

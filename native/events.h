@@ -2,7 +2,9 @@
 // where nothing is recorded.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
+#include <bit>
 #include <cstdint>
 #include <mutex>
 #include <vector>
@@ -38,7 +40,8 @@ inline int64_t nanoseconds(Clock::time_point at) {
 
 class EventBuffer {
  public:
-  explicit EventBuffer(size_t capacity) : events_(capacity) {}  // 0: records nothing
+  // Room for so many events, or a few more; 0: records nothing.
+  explicit EventBuffer(size_t capacity) : events_(capacity == 0 ? 0 : std::bit_ceil(capacity)) {}
 
   bool on() const { return !events_.empty(); }
 
@@ -49,22 +52,27 @@ class EventBuffer {
       dropped_.fetch_add(1, std::memory_order_relaxed);
       return;
     }
-    events_[end % events_.size()] = event;
+    events_[place(end)] = event;
     end_.store(end + 1, std::memory_order_release);
   }
 
   // Any thread: appends what was recorded since the last call, and returns how many were dropped since then.
   uint64_t take(std::vector<Event>& out) {
+    if (!on()) return 0;
     const std::lock_guard lock(mutex_);
     const uint64_t end = end_.load(std::memory_order_acquire);
-    for (uint64_t i = begin_.load(std::memory_order_relaxed); i != end; ++i) {
-      out.push_back(events_[i % events_.size()]);
-    }
+    const uint64_t begin = begin_.load(std::memory_order_relaxed);
+    const Event* first = events_.data() + place(begin);
+    const size_t before_wrap = std::min<size_t>(end - begin, events_.size() - place(begin));
+    out.insert(out.end(), first, first + before_wrap);
+    out.insert(out.end(), events_.data(), events_.data() + (end - begin - before_wrap));
     begin_.store(end, std::memory_order_release);
     return dropped_.exchange(0, std::memory_order_relaxed);
   }
 
  private:
+  size_t place(uint64_t number) const { return number & (events_.size() - 1); }
+
   std::vector<Event> events_;
   std::atomic<uint64_t> begin_{0};
   std::atomic<uint64_t> end_{0};

@@ -78,13 +78,14 @@ bool Lane::turn(bool may_wait) {
   const auto now = Clock::now();
   if (stop_by_ && (drained() || now >= *stop_by_)) return false;
   if (now >= next_beat_) beat(now);
-  loop_.run_once(may_wait ? timeout_ms(more, wanted) : 0);
+  // What the budget stopped is looked at again soon.
+  loop_.run_once(may_wait ? timeout_ms(more, wanted) : 0, more ? 0 : scheduler_.room_bytes());
   return true;
 }
 
 // Nothing tells that bytes have left the host's queue, so that is looked for.
 int Lane::timeout_ms(bool more, Clock::time_point wanted) const {
-  if (more) return pending_bytes_ < budget_bytes() ? 0 : kDepartureMs;
+  if (more) return pending_bytes() < egress_.budget_bytes() ? 0 : kDepartureMs;
   const auto now = Clock::now();
   const auto due = std::min(stop_by_ ? std::min(*stop_by_, next_beat_) : next_beat_, wanted);
   const auto left = std::chrono::ceil<std::chrono::milliseconds>(due - now).count();
@@ -102,7 +103,6 @@ void Lane::add_peer(std::unique_ptr<Peer> peer) {
   if (peers_[peer->number_]) return;  // never replaced: an event for it may be on its way
   Peer& added = *peer;
   peers_[peer->number_] = std::move(peer);
-  heard_late_ = std::max(heard_late_, added.link_->heard_late());
   loop_.watch(*added.link_, added);
 }
 
@@ -121,8 +121,10 @@ void Lane::close_peer(Peer& peer) {
   peer.open_ = false;
   peer.blocked_ = false;
   loop_.unwatch(*peer.link_);
-  pending_bytes_ -= peer.pending_bytes();
-  peer.in_host_bytes_ = 0;
+  queued_bytes_ -= peer.outbox_.queued_bytes();
+  in_host_bytes_ -= peer.in_host_bytes_;
+  held_bytes_ -= peer.held_bytes_;
+  peer.in_host_bytes_ = peer.held_bytes_ = 0;
   peer.link_.reset();  // before the memory that it may use is let go of
   peer.outbox_.clear();
   if (&peer != beacon_.get()) scheduler_.drop_link(peer.number_);
@@ -146,7 +148,7 @@ void Lane::send(Peer& peer, const Header& header, std::span<const iovec> payload
   if (!peer.open_) return;
   const size_t before = peer.outbox_.queued_bytes();
   peer.outbox_.push(header, payload, std::move(owner));
-  pending_bytes_ += peer.outbox_.queued_bytes() - before;
+  queued_bytes_ += peer.outbox_.queued_bytes() - before;
   counters_.frames_sent.fetch_add(1, std::memory_order_relaxed);
 }
 
@@ -166,17 +168,19 @@ bool Lane::is_quiet() {
 // was the budget, and more may be sent after a look at what came in: it can be more urgent, and a link that
 // drains as fast as it is written to would keep this thread here.
 bool Lane::pump() {
+  const bool was_full = pending_bytes() >= egress_.budget_bytes() || any_blocked();
+  if (was_full) refresh_in_host();
+  const bool has_line = was_full && in_host_bytes_ > held_bytes_;  // behind which stands what is new
   const bool more = grant_some();
-  if (more) {
-    refresh_in_host();
-    if (pending_bytes_ >= budget_bytes()) block_full_links();
-  }
-  const bool backlogged = more || any_blocked();
-  const size_t in_host = backlogged ? refresh_in_host() : 0;
-  egress_.observe(backlogged, written_bytes_ - in_host, Clock::now());
+  if (more && !has_line) refresh_in_host();
+  if (more && pending_bytes() >= egress_.budget_bytes() && !device_is_busy()) block_full_links();
+  egress_.observe(more || any_blocked(), written_bytes_ - in_host_bytes_, Clock::now());
   counters_.bytes_per_second.store(egress_.bytes_per_second(), std::memory_order_relaxed);
   return more;
 }
+
+// It has enough to send for now, whatever the links hold back. What is new counts: links mostly do not.
+bool Lane::device_is_busy() const { return pending_bytes() - held_bytes_ >= egress_.budget_bytes(); }
 
 // Each of them has its write event; the others may go on, however full one is. What waits in the host's queue
 // has no event.
@@ -207,8 +211,8 @@ bool Lane::grant_some() {
 bool Lane::accepts(uint32_t link) {
   const Peer* to = peer(link);
   if (to == nullptr || !to->open_ || to->blocked_) return false;
-  if (pending_bytes_ < budget_bytes()) return true;
-  if (to->pending_bytes() < egress_.low_water_bytes(peers_.size())) return true;
+  if (pending_bytes() < egress_.budget_bytes()) return true;
+  if (!device_is_busy() && to->pending_bytes() < egress_.low_water_bytes(peers_.size())) return true;
   over_budget_ = true;
   return false;
 }
@@ -224,7 +228,9 @@ void Lane::flush(Peer& peer) {
   const size_t before = peer.outbox_.queued_bytes();
   const bool alive = peer.outbox_.flush(*peer.link_);
   const size_t written = before - peer.outbox_.queued_bytes();
+  queued_bytes_ -= written;
   peer.in_host_bytes_ += written;  // until the kernel is asked, assume that nothing has left
+  in_host_bytes_ += written;
   written_bytes_ += written;
   counters_.bytes_sent.fetch_add(written, std::memory_order_relaxed);
   if (written > 0) peer.last_sent_ = Clock::now();
@@ -249,20 +255,22 @@ void Lane::unblock(Peer& peer) {
   loop_.watch_writes(*peer.link_, peer, false);
 }
 
-size_t Lane::refresh_in_host() {
-  size_t total = 0;
+void Lane::refresh_in_host() {
   for (auto& peer : peers_) {
-    if (peer) total += refresh_in_host(*peer);
+    if (peer) refresh_in_host(*peer);
   }
-  return beacon_ ? total + refresh_in_host(*beacon_) : total;
+  if (beacon_) refresh_in_host(*beacon_);
 }
 
-size_t Lane::refresh_in_host(Peer& peer) {
-  if (!peer.open_ || peer.in_host_bytes_ == 0) return 0;
-  const size_t in_host = std::min(peer.link_->queued(), peer.in_host_bytes_);
-  pending_bytes_ -= peer.in_host_bytes_ - in_host;
+void Lane::refresh_in_host(Peer& peer) {
+  if (!peer.open_ || peer.in_host_bytes_ == 0) return;
+  const auto queued = peer.link_->queued();
+  const size_t in_host = std::min(queued.bytes, peer.in_host_bytes_);
+  const size_t held = in_host - std::min(queued.at_device, in_host);
+  in_host_bytes_ -= peer.in_host_bytes_ - in_host;
+  held_bytes_ += held - peer.held_bytes_;
   peer.in_host_bytes_ = in_host;
-  return in_host;
+  peer.held_bytes_ = held;
 }
 
 void Lane::read_from(Peer& peer) {

@@ -52,8 +52,8 @@ class Lane {
   Lane(const Lane&) = delete;
   Lane& operator=(const Lane&) = delete;
 
-  // Any thread.
-  void post(std::function<void()> task) { loop_.post(std::move(task)); }
+  // Any thread. A task that is of no use before this many bytes of credit are free need not wake the lane.
+  void post(std::function<void()> task, uint64_t need = 0) { loop_.post(std::move(task), need); }
   void start();
   void stop(double drain_s);  // sends what is pending (at most that long), then ends the thread; returns when
                               // it has
@@ -91,6 +91,7 @@ class Lane {
     FrameReader reader_;
     Outbox outbox_;
     size_t in_host_bytes_ = 0;  // written, and not gone from this host, as last seen
+    size_t held_bytes_ = 0;     // of those, held back by the link; the others stand in the device's line
     bool open_ = true;
     bool broken_ = false;   // it fell silent, or sent what is no frame of the protocol
     bool blocked_ = false;  // the link takes nothing now; its write event is awaited
@@ -129,14 +130,15 @@ class Lane {
   bool pump();
   bool grant_some();  // true if the budget stopped it
   bool accepts(uint32_t link);
-  size_t budget_bytes() const { return egress_.budget_bytes() + heard_late_; }
+  size_t pending_bytes() const { return queued_bytes_ + in_host_bytes_; }
+  bool device_is_busy() const;
   void block_full_links();
   bool any_blocked() const;
   void flush(Peer& peer);
   void block(Peer& peer);
   void unblock(Peer& peer);
-  size_t refresh_in_host();  // asks the kernel; returns the sum
-  size_t refresh_in_host(Peer& peer);
+  void refresh_in_host();  // asks the kernel
+  void refresh_in_host(Peer& peer);
   void read_from(Peer& peer);
   void lose(Peer& peer);
   void beat(Clock::time_point now);
@@ -148,9 +150,10 @@ class Lane {
   Egress egress_;
   std::vector<std::unique_ptr<Peer>> peers_;  // by number; gaps are null
   std::unique_ptr<Peer> beacon_;
-  size_t pending_bytes_ = 0;  // over all peers: in outboxes, or else in this host
+  size_t queued_bytes_ = 0;  // over all peers: in outboxes
+  size_t in_host_bytes_ = 0;
+  size_t held_bytes_ = 0;
   bool over_budget_ = false;
-  size_t heard_late_ = 0;  // the most of any link
   uint64_t written_bytes_ = 0;
   Clock::time_point next_beat_{};
   std::optional<Clock::time_point> stop_by_;

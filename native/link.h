@@ -44,11 +44,13 @@ class Link {
   // Bytes taken by send() that the link has not sent yet.
   virtual size_t unsent() const = 0;
 
-  // Those, and what waits in the host's own queue in front of the network.
-  virtual size_t queued() const = 0;
-
-  // Of those, so many may be on their way already: the link hears of it late.
-  virtual size_t heard_late() const { return 0; }
+  // Those, and what waits in the host's own queue in front of the network: `at_device`, where the bytes of
+  // all links stand in one line, if that is known.
+  struct Queued {
+    size_t bytes = 0;
+    size_t at_device = 0;
+  };
+  virtual Queued queued() const = 0;
 
   // The last so many of the bytes taken by send() are still read from the caller's memory.
   virtual size_t in_use() const { return 0; }

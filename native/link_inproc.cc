@@ -100,7 +100,7 @@ class InprocLink final : public Link {
   int write_fd() const override { return out_->writable_fd(); }
   uint32_t write_event() const override { return EPOLLIN; }
   size_t unsent() const override { return 0; }  // what is in the ring is at the receiver already
-  size_t queued() const override { return 0; }
+  Queued queued() const override { return {}; }
   void set_low_water(size_t) override {}
   void abandon() override {
     ::close(in_->readable_fd());

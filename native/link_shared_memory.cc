@@ -174,7 +174,7 @@ class SharedMemoryLink final : public Link {
 
   // What the receiver has not taken: nothing overtakes it.
   size_t unsent() const override { return static_cast<size_t>(written_ - out_.read.load()); }
-  size_t queued() const override { return unsent(); }
+  Queued queued() const override { return {unsent()}; }
 
   void set_low_water(size_t bytes) override {
     low_water_ = std::clamp<size_t>(bytes, 1, out_memory_.capacity);

@@ -15,6 +15,7 @@
 #include <cstring>
 #include <stdexcept>
 #include <string>
+#include <utility>
 
 #include "link.h"
 
@@ -45,8 +46,13 @@ class SocketLink final : public Link {
     return outcome(sendmsg(fd_, &message, MSG_NOSIGNAL | MSG_DONTWAIT));
   }
 
+  // Less than was asked for was all that there is: the next call says so and need not ask.
   ssize_t receive(const iovec* parts, int count) override {
+    if (std::exchange(drained_, false)) return 0;
     const ssize_t n = readv(fd_, parts, count);
+    size_t room = 0;
+    for (int i = 0; i < count; ++i) room += parts[i].iov_len;
+    drained_ = n > 0 && static_cast<size_t>(n) < room;
     return n == 0 ? kClosed : outcome(n);
   }
 
@@ -60,11 +66,15 @@ class SocketLink final : public Link {
   }
 
   // Packets count until the device has sent them; a little more than their bytes, for how they are kept.
-  size_t queued() const override {
+  // Those of a Unix socket, of which nothing can be unsent, wait for the receiver.
+  Queued queued() const override {
     std::array<uint32_t, SK_MEMINFO_VARS> memory{};
     socklen_t length = sizeof memory;
+    int unsent = 0;
+    const bool is_tcp = ioctl(fd_, SIOCOUTQNSD, &unsent) == 0;
     const bool known = getsockopt(fd_, SOL_SOCKET, SO_MEMINFO, memory.data(), &length) == 0;
-    return unsent() + (known ? memory[SK_MEMINFO_WMEM_ALLOC] : 0);
+    const size_t packets = known ? memory[SK_MEMINFO_WMEM_ALLOC] : 0;
+    return {static_cast<size_t>(unsent) + packets, is_tcp ? packets : 0};
   }
 
   void set_low_water(size_t bytes) override {
@@ -84,6 +94,7 @@ class SocketLink final : public Link {
 
   const int fd_;
   int low_water_ = -1;
+  bool drained_ = false;
 };
 
 }  // namespace

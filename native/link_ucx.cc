@@ -85,11 +85,10 @@ class UcxLink final : public Link {
 
   // Neither UCX nor the device tells what has left this host. What the other end has not taken is the
   // nearest.
-  size_t queued() const override {
+  Queued queued() const override {
     const size_t untaken = messages_->sent() - messages_->consumed_there;
-    return untaken > kUntoldBytes ? untaken : unsent();
+    return {untaken > kUntoldBytes ? untaken : unsent()};
   }
-  size_t heard_late() const override { return 2 * kCellBytes; }  // asked for, and on the way
   void set_low_water(size_t bytes) override {
     low_water_ = bytes;
     prepare_to_sleep();

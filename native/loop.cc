@@ -43,13 +43,13 @@ Loop::~Loop() {
   close(wake_fd_);
 }
 
-void Loop::post(std::function<void()> task) {
+void Loop::post(std::function<void()> task, uint64_t need) {
   bool wake = false;
   {
     const std::lock_guard lock(mutex_);
     posted_.push_back(std::move(task));
-    wake = !woken_;
-    woken_ = true;
+    wake = asleep_ && need <= room_;
+    if (wake) asleep_ = false;
   }
   if (wake) {
     const uint64_t one = 1;
@@ -76,13 +76,16 @@ void Loop::watch_writes(Link& link, Watcher& watcher, bool on) {
           address(watcher) | kWriteTag);
 }
 
-void Loop::run_once(int timeout_ms) {
+void Loop::run_once(int timeout_ms, uint64_t room) {
   std::array<epoll_event, 64> events;
-  const int count = epoll_wait(epoll_fd_, events.data(), static_cast<int>(events.size()), timeout_ms);
+  const int longest_ms = falls_asleep(room) ? timeout_ms : 0;
+  const int count = epoll_wait(epoll_fd_, events.data(), static_cast<int>(events.size()), longest_ms);
+  for (const auto& task : wake_up()) task();  // first: what has come may answer them
   for (int i = 0; i < count; ++i) {
     const uintptr_t data = events[static_cast<size_t>(i)].data.u64;
     if (data == 0) {
-      run_posted();
+      uint64_t value = 0;
+      [[maybe_unused]] const ssize_t n = read(wake_fd_, &value, sizeof value);
       continue;
     }
     auto* watcher = reinterpret_cast<Watcher*>(data & ~kWriteTag);
@@ -93,16 +96,18 @@ void Loop::run_once(int timeout_ms) {
   }
 }
 
-void Loop::run_posted() {
-  uint64_t value = 0;
-  [[maybe_unused]] const ssize_t n = read(wake_fd_, &value, sizeof value);
-  std::vector<std::function<void()>> tasks;
-  {
-    const std::lock_guard lock(mutex_);
-    tasks.swap(posted_);
-    woken_ = false;
-  }
-  for (auto& task : tasks) task();
+// False: there are tasks already.
+bool Loop::falls_asleep(uint64_t room) {
+  const std::lock_guard lock(mutex_);
+  asleep_ = posted_.empty();
+  room_ = room;
+  return asleep_;
+}
+
+std::vector<std::function<void()>> Loop::wake_up() {
+  const std::lock_guard lock(mutex_);
+  asleep_ = false;
+  return std::exchange(posted_, {});
 }
 
 }  // namespace byteps

@@ -28,8 +28,9 @@ class Loop {
   Loop(const Loop&) = delete;
   Loop& operator=(const Loop&) = delete;
 
-  // Any thread. Tasks run on the loop's thread in the order posted.
-  void post(std::function<void()> task);
+  // Any thread. Tasks run on the loop's thread in the order posted. One that needs more than there is `room`
+  // for (see run_once) waits for the loop's next turn: waking a thread costs more than most tasks.
+  void post(std::function<void()> task, uint64_t need = 0);
 
   // In a forked child: what was posted neither runs nor ends here, for it may hold the parent's links.
   void abandon() { [[maybe_unused]] auto* leaked = new std::vector(std::move(posted_)); }
@@ -38,16 +39,19 @@ class Loop {
   void watch(Link& link, Watcher& watcher);
   void unwatch(Link& link);
   void watch_writes(Link& link, Watcher& watcher, bool on);
-  void run_once(int timeout_ms);  // -1 waits without end
+  // One wait (-1: without end), and what it was for. `room`: what tasks may need that are to end the wait.
+  void run_once(int timeout_ms, uint64_t room = UINT64_MAX);
 
  private:
-  void run_posted();
+  bool falls_asleep(uint64_t room);
+  std::vector<std::function<void()>> wake_up();
 
   int epoll_fd_;
   int wake_fd_;
   std::mutex mutex_;
   std::vector<std::function<void()>> posted_;  // guarded by mutex_
-  bool woken_ = false;                         // guarded by mutex_: wake_fd_ is set
+  bool asleep_ = false;                        // guarded by mutex_: waits, and was not woken
+  uint64_t room_ = 0;                          // guarded by mutex_
 };
 
 }  // namespace byteps

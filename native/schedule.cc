@@ -20,6 +20,12 @@ bool Scheduler::has_credit(const Task& task) const {
   return in_flight_bytes_ == 0 || in_flight_bytes_ + task.credit_bytes <= credit_bytes_;
 }
 
+uint64_t Scheduler::room_bytes() const {
+  if (in_flight_tasks_ == 0) return UINT64_MAX;
+  if (policy_ == Policy::stop_and_wait) return 0;
+  return in_flight_bytes_ == 0 ? UINT64_MAX : credit_bytes_ - std::min(in_flight_bytes_, credit_bytes_);
+}
+
 bool Scheduler::is_starved() const {
   return has_unsent() && !choose([](uint32_t) { return true; });
 }

@@ -64,7 +64,8 @@ class Scheduler {
   uint64_t credit_bytes() const { return credit_bytes_; }
   size_t size() const { return tasks_.size(); }
   bool has_unsent() const { return !queues_.empty(); }
-  bool is_starved() const;  // nothing can be sent for lack of credit, however free the links are
+  bool is_starved() const;      // nothing can be sent for lack of credit, however free the links are
+  uint64_t room_bytes() const;  // a new task that needs more credit than this cannot begin now
 
  private:
   // Order in a queue: most urgent first, then first come first served.

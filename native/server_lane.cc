@@ -136,15 +136,14 @@ void ServerLane::contributed(const Header& header) {
   if (at == partitions_.end() || !at->second.open || header.round != at->second.completed + 1) return;
   progress_[header.rank] = {false, id, header.round};
   const bool complete = at->second.open->sum.is_complete();
+  const auto now = Clock::now();
   if (events_.on()) {
-    events_.record({nanoseconds(Clock::now()), complete ? EventKind::summed : EventKind::arrived,
-                    header.tensor, header.partition, header.round, header.rank,
-                    static_cast<uint32_t>(at->second.bytes)});
+    events_.record({nanoseconds(now), complete ? EventKind::summed : EventKind::arrived, header.tensor,
+                    header.partition, header.round, header.rank, static_cast<uint32_t>(at->second.bytes)});
   }
   if (complete) {
     deliver(at->second);
   } else {
-    const auto now = Clock::now();
     if (parked_.empty()) look_at_ = now + kLook;
     parked_.push_back({id, header.round, header.rank, now});
   }

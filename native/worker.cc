@@ -50,6 +50,11 @@ uint64_t share(uint64_t credit_bytes, size_t lanes) {
   return credit_bytes == 0 ? 0 : std::max<uint64_t>(1, credit_bytes / lanes);
 }
 
+uint64_t smallest(const std::vector<PartRef>& parts) {
+  const auto less = [](const PartRef& a, const PartRef& b) { return a.bytes < b.bytes; };
+  return std::min_element(parts.begin(), parts.end(), less)->bytes;
+}
+
 }  // namespace
 
 Worker::Worker(const Options& options) : options_(options) {
@@ -162,9 +167,10 @@ std::shared_ptr<Transfer> Worker::submit(uint32_t tensor, const std::byte* sourc
     const auto& parts = entry.by_lane[i];
     if (parts.empty()) continue;
     // The lane gets its own copy of the list: the tensor may be forgotten while the task is on its way.
-    lanes_[i]->post([lane = lanes_[i].get(), transfer = entry.last, parts, plan = entry.plan] {
+    auto begin = [lane = lanes_[i].get(), transfer = entry.last, parts, plan = entry.plan] {
       lane->begin(transfer, parts, plan);
-    });
+    };
+    lanes_[i]->post(std::move(begin), entry.plan ? 0 : smallest(parts));
   }
   return entry.last;
 }

@@ -151,16 +151,17 @@ void WorkerLane::after_sending() {
 }
 
 void WorkerLane::write_grant(const Grant& grant) {
-  granted_ = Clock::now();
-  look_at_ = granted_ + kQuiet;
+  const auto now = Clock::now();
+  granted_ = now;
+  look_at_ = now + kQuiet;
   Active& active = active_.at(grant.id);
   if (grant.offset == 0) {
-    active.begun = Clock::now();
+    active.begun = now;
     active.holds_credit = true;
     credit_.begin(active.part.bytes, scheduler_.in_flight_bytes() <= active.part.bytes, active.begun);
     record(EventKind::pushing, *active.transfer, active.part, active.begun);
   }
-  if (grant.last) record(EventKind::pushed, *active.transfer, active.part, Clock::now());
+  if (grant.last) record(EventKind::pushed, *active.transfer, active.part, now);
   const Transfer& transfer = *active.transfer;
   Header header;
   header.type = FrameType::push;
@@ -203,15 +204,16 @@ void WorkerLane::on_answer(const Header& header, Active& active) {
     scheduler_.hurry(id);
   } else if (header.type == FrameType::parked) {
     scheduler_.park(id);
-    return_credit(active);
+    return_credit(active, Clock::now());
   } else if (header.type == FrameType::failed) {
     settle(id, static_cast<Status>(header.code), header.rank);
   } else if (header.type == FrameType::result) {
     active.received += header.length;
     const bool complete = (header.flags & kFlagDone) != 0 || active.received >= active.part.bytes;
     if (!complete) return;
-    return_credit(active);
-    record(EventKind::returned, *active.transfer, active.part, Clock::now());
+    const auto now = Clock::now();
+    return_credit(active, now);
+    record(EventKind::returned, *active.transfer, active.part, now);
     settle(id, Status::ok, 0);
   }
 }
@@ -222,10 +224,9 @@ void WorkerLane::set_credit(uint64_t bytes) {
 }
 
 // The time for which it was held, and the rate at which credit comes back, tell how much is needed.
-void WorkerLane::return_credit(Active& active) {
+void WorkerLane::return_credit(Active& active, Clock::time_point now) {
   if (!active.holds_credit) return;
   active.holds_credit = false;
-  const auto now = Clock::now();
   credit_.give_back(active.part.bytes, now - active.begun, now);
   if (automatic_credit_) scheduler_.set_credit(credit_.bytes());
 }

@@ -80,7 +80,7 @@ class WorkerLane final : public Lane {
   bool may_go_on(Clock::time_point now);
   Active* find(const Header& header);
   void on_answer(const Header& header, Active& active);
-  void return_credit(Active& active);
+  void return_credit(Active& active, Clock::time_point now);
   void settle(uint64_t id, Status outcome, uint32_t peer);
   void resolve(uint64_t id);
   void release(uint64_t id);  // one use less

@@ -231,7 +231,7 @@ class WireLink final : public Link {
   int write_fd() const override { return fd_; }
   uint32_t write_event() const override { return EPOLLOUT; }
   size_t unsent() const override { return 0; }
-  size_t queued() const override { return 0; }
+  Queued queued() const override { return {}; }
   void set_low_water(size_t) override {}
   void abandon() override {}
 

@@ -47,7 +47,7 @@ class FakeLink final : public Link {
   int write_fd() const override { return -1; }
   uint32_t write_event() const override { return 0; }
   size_t unsent() const override { return 0; }
-  size_t queued() const override { return 0; }
+  Queued queued() const override { return {}; }
   void set_low_water(size_t) override {}
   void abandon() override {}
 

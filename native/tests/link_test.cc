@@ -165,7 +165,7 @@ void check_backpressure(LinkMaker make) {
   here.fill();
   CHECK(here.sent > 0 && !here.writable());
   CHECK(here.link->unsent() <= here.sent);
-  CHECK(here.link->queued() >= here.link->unsent());
+  CHECK(here.link->queued().bytes >= here.link->unsent());
   while (!here.writable()) {
     if (there.take_some() == 0) wait_for_news(here, there);
   }

@@ -138,6 +138,28 @@ void check_no_overtaking() {
   CHECK_EQUAL(scheduler.next(10, [](uint32_t link) { return link == 0; })->id, 6u);
 }
 
+// What is said to be without room does not begin, and what has just enough does.
+void check_room() {
+  Scheduler scheduler(Policy::priority, 30);
+  CHECK_EQUAL(scheduler.room_bytes(), UINT64_MAX);
+  scheduler.submit({1, 0, 0, 20, 20});
+  CHECK(drain(scheduler, 20) == (Order{1}));
+  CHECK_EQUAL(scheduler.room_bytes(), 10u);
+  scheduler.submit({2, 9, 0, 11, 11});
+  CHECK_EQUAL(next_id(scheduler), 0u);
+  scheduler.submit({3, 10, 0, 10, 10});
+  CHECK_EQUAL(next_id(scheduler), 3u);
+  scheduler.set_credit(5);
+  CHECK_EQUAL(scheduler.room_bytes(), 0u);
+  scheduler.park(1);
+  scheduler.park(3);
+  CHECK_EQUAL(scheduler.room_bytes(), UINT64_MAX);
+  Scheduler one_by_one(Policy::stop_and_wait, 30);
+  one_by_one.submit({1, 0, 0, 0, 0});
+  CHECK_EQUAL(next_id(one_by_one), 1u);
+  CHECK_EQUAL(one_by_one.room_bytes(), 0u);
+}
+
 void check_stop_and_wait() {
   Scheduler scheduler(Policy::stop_and_wait, kNoLimit);
   scheduler.submit({1, 0, 0, 20, 20});
@@ -286,7 +308,7 @@ void check_history(Policy policy, uint32_t seed) {
 int main() {
   for (const auto check :
        {check_priority_and_ties, check_preemption_between_chunks, check_credit_and_park, check_hurry,
-        check_few_hurry, check_starved, check_larger_than_the_window, check_no_overtaking,
+        check_few_hurry, check_starved, check_larger_than_the_window, check_no_overtaking, check_room,
         check_stop_and_wait, check_empty_tasks_and_ids, check_drop_link})
     check();
   for (uint32_t seed = 0; seed < 200; ++seed) {

@@ -1,8 +1,11 @@
 // Native test of what leaves first and when: urgent bytes overtake, a server that ends sends what it owes,
 // and heartbeats come whatever else happens.
+#include <sys/epoll.h>
+
 #include <csignal>
 #include <thread>
 
+#include "flag.h"
 #include "raw_peer.h"
 
 namespace {
@@ -146,11 +149,83 @@ void check_signals_and_timeouts() {
   CHECK(outcome(*there.submit(*job.workers[1], 1)) == Status::ok && outcome(*transfer) == Status::ok);
 }
 
+// A link to nobody: what it takes stays in this host until the test says that it has gone.
+class Hoard final : public Link {
+ public:
+  struct State {
+    std::atomic<size_t> taken{0}, gone{0};
+    bool at_device = false;
+  };
+  explicit Hoard(std::shared_ptr<State> state) : state_(std::move(state)) {}
+
+  ssize_t send(const iovec* parts, int count) override {
+    size_t bytes = 0;
+    for (int i = 0; i < count; ++i) bytes += parts[i].iov_len;
+    state_->taken += bytes;
+    return static_cast<ssize_t>(bytes);
+  }
+  ssize_t receive(const iovec*, int) override { return 0; }
+  int read_fd() const override { return never_readable_.fd(); }
+  int write_fd() const override { return never_readable_.fd(); }
+  uint32_t write_event() const override { return EPOLLOUT; }
+  size_t unsent() const override { return state_->at_device ? 0 : in_host(); }
+  Queued queued() const override { return {in_host(), state_->at_device ? in_host() : 0}; }
+  void set_low_water(size_t) override {}
+  void abandon() override {}
+
+ private:
+  size_t in_host() const { return state_->taken - state_->gone; }
+
+  const std::shared_ptr<State> state_;
+  Flag never_readable_;
+};
+
+struct TwoHoards {
+  explicit TwoHoards(bool at_device) : worker({0, 1, options(), 1}) {
+    for (uint32_t server : {0, 1}) {
+      links.push_back(std::make_shared<Hoard::State>());
+      links[server]->at_device = at_device;
+      worker.declare(server, {{0, server, 0, 0, kLargeBytes}});
+      worker.add_link(server, 0, std::make_unique<Hoard>(links[server]));
+    }
+    worker.start();
+    for (uint32_t server : {0, 1}) memory[server].submit(worker, server, server == 0 ? 9 : 0);
+  }
+  std::array<Memory, 2> memory{Memory(kLargeBytes), Memory(kLargeBytes)};
+  std::vector<std::shared_ptr<Hoard::State>> links;
+  Worker worker;
+};
+
+// The device's line is one for all links: nothing less urgent goes over another link and stands before what
+// is still to come.
+void check_the_urgent_stand_first_in_line() {
+  TwoHoards test(true);
+  while (true) {
+    const size_t less_urgent = test.links[1]->taken;
+    const size_t urgent = test.links[0]->taken;
+    if (urgent >= kLargeBytes) break;
+    CHECK_EQUAL(less_urgent, 0u);
+    test.links[0]->gone = urgent;
+    std::this_thread::yield();
+  }
+}
+
+// What a link holds back itself stands in nobody's way.
+void check_a_link_that_is_stuck_stops_no_other() {
+  TwoHoards test(false);
+  while (test.links[1]->taken < kLargeBytes) {
+    CHECK(test.links[0]->taken < kLargeBytes);
+    test.links[1]->gone = test.links[1]->taken.load();
+    std::this_thread::yield();
+  }
+}
+
 }  // namespace
 
 int main() {
   for (const auto check : {check_urgent_results_overtake, check_urgent_pushes_overtake,
-                           check_close_sends_what_is_owed, check_heartbeats, check_signals_and_timeouts}) {
+                           check_close_sends_what_is_owed, check_heartbeats, check_signals_and_timeouts,
+                           check_the_urgent_stand_first_in_line, check_a_link_that_is_stuck_stops_no_other}) {
     check();
   }
   return 0;

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from byteps.errors import BytePSError
 from byteps.wire import Message, Retract, TensorSpec
@@ -13,8 +12,7 @@ OK, LINK_LOST, DEPARTED, RETRACTED, CLOSED = 1, 2, 3, 4, 5
 """How a round ended: the numbers of the native core."""
 
 
-@dataclass(frozen=True, slots=True)
-class Buffer:
+class Buffer(NamedTuple):
     """Memory of a tensor.
 
     Attributes:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import gc
 import time
 import warnings
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from torch import Tensor
 
@@ -48,8 +48,8 @@ class CompileWatch:
         self._since_s = time.perf_counter()
         self._first_s = None
 
-    def fired(self, parameters: Iterable[Tensor]) -> None:
-        """A gradient is complete. ``parameters``: all whose gradients are reduced."""
+    def fired(self, parameters: Callable[[], Iterable[Tensor]]) -> None:
+        """A gradient is complete. ``parameters``: gives all whose gradients are reduced."""
         if self._done:
             return
         self._last_s = time.perf_counter()
@@ -57,7 +57,7 @@ class CompileWatch:
             self._first_s = self._last_s
             if self._late_rounds == ROUNDS:  # here the pass still runs, so that its graph lives
                 self._done = True
-                self._found = _has_one_graph(parameters)
+                self._found = _has_one_graph(parameters())
 
     def close(self) -> None:
         """The round is over.

@@ -104,10 +104,9 @@ class CrossingOptimizer(SynchronizedOptimizer):
             self.flush()
         waiting = self._barrier.zero_later(*args, **kwargs)
         held = [parameter for group in self.param_groups for parameter in group["params"]]
-        rest = view(
-            self._plain, [(parameter, _NO_GROUP) for parameter in held if id(parameter) not in waiting]
-        )
-        type(self._plain).zero_grad(rest, *args, **kwargs)
+        rest = [(parameter, _NO_GROUP) for parameter in held if id(parameter) not in waiting]
+        if rest:
+            type(self._plain).zero_grad(view(self._plain, rest), *args, **kwargs)
 
 
 _NO_GROUP: dict[str, Any] = {}

@@ -21,8 +21,7 @@ in Horovod; of the others, those that no rank uses in a round keep their gradien
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import torch
@@ -192,10 +191,13 @@ class GradientReducer:
             with torch.no_grad():
                 flight.gradient.copy_(self._exchange.compression.decompress(flight.wire, flight.context))
 
+    def _parameters(self) -> Iterator[Tensor]:
+        return (slot.parameter for slot in self._slots)
+
     def _attach(self) -> None:
         """Hook what requires a gradient; for some parameters that may be so only since the last round."""
         for slot in self._slots:
-            if slot.parameter.requires_grad and not slot.hooked:
+            if not slot.hooked and slot.parameter.requires_grad:
                 slot.hooked = True
                 _Hook(self, slot).take_over(slot.parameter)
 
@@ -224,19 +226,22 @@ class GradientReducer:
         slot.fired += 1
         slot.gradient = weakref.ref(gradient)
         if slot.eager and slot.count == slot.expected:
-            self.watch.fired(slot.parameter for slot in self._slots)
+            self.watch.fired(self._parameters)
             self._send(slot)
         else:
             self.watch.begin()
 
     def _send(self, slot: Slot) -> None:
+        # Hooks run without gradient mode but for create_graph=True. Entering no_grad takes long for a hook.
+        if torch.is_grad_enabled():
+            with torch.no_grad():
+                self._send(slot)
+            return
         gradient = slot.parameter.grad
         assert gradient is not None
-        # Hooks run without gradient mode but for create_graph=True. Entering no_grad takes long for a hook.
-        with torch.no_grad() if torch.is_grad_enabled() else nullcontext():
-            if gradient.layout != torch.strided and self._exchange.sparse_as_dense:
-                gradient = slot.parameter.grad = gradient.to_dense()
-            self._submit(slot, gradient, contribute=True)
+        if gradient.layout != torch.strided and self._exchange.sparse_as_dense:
+            gradient = slot.parameter.grad = gradient.to_dense()
+        self._submit(slot, gradient, contribute=True)
 
     def _submit(self, slot: Slot, gradient: Tensor, contribute: bool) -> None:
         trace = self._exchange.session.trace

@@ -50,12 +50,11 @@ class Usage:
         if self._joins != self._session.joins:
             self._joins, self._asked, self._doubtful = self._session.joins, 0, None
         if self._doubtful is None:
-            wanted = self._count(slots)
-        else:
-            used = self._ask(self._doubtful)
-            doubtful = set(self._doubtful)
-            wanted = [s for s in slots if s in used or (s.parameter.requires_grad and s not in doubtful)]
-        return [slot for slot in wanted if slot.flight is None]
+            return [slot for slot in self._count(slots) if slot.flight is None]
+        used = self._ask(self._doubtful)
+        rest = [slot for slot in slots if slot.flight is None]
+        doubtful = set(self._doubtful) if rest else set()
+        return [s for s in rest if s in used or (s.parameter.requires_grad and s not in doubtful)]
 
     def _count(self, slots: Sequence[Slot]) -> list[Slot]:
         """Parameters that some rank uses."""

@@ -82,6 +82,7 @@ class Spool:
         self.path = path
         self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
         self._encoder = msgspec.msgpack.Encoder()
+        self._buffer = bytearray()  # of the last record; new memory for each would cost more than the record
 
     def write(self, *records: Record) -> None:
         """Append records.
@@ -89,13 +90,16 @@ class Spool:
         Raises:
             OSError: the disk is full, for example. The records before these are intact.
         """
-        parts = []
         for record in records:
-            body = self._encoder.encode(record)
-            parts += [_LENGTH.pack(len(body)), body]
-        data = memoryview(b"".join(parts))
-        while data:  # no buffer of ours: a forked child must not write it a second time
-            data = data[os.write(self._fd, data) :]
+            self._append(record)
+
+    def _append(self, record: Record) -> None:
+        self._encoder.encode_into(record, self._buffer, _LENGTH.size)
+        _LENGTH.pack_into(self._buffer, 0, len(self._buffer) - _LENGTH.size)
+        with memoryview(self._buffer) as whole:
+            done = 0
+            while done < len(whole):  # at once: a forked child must not write it a second time
+                done += os.write(self._fd, whole[done:])
 
     def begin(self, head: Head) -> None:
         """Write what every spool begins with.
