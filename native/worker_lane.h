@@ -89,7 +89,7 @@ class WorkerLane final : public Lane {
   const uint32_t rank_;
   CreditWindow credit_;
   Clock::time_point look_at_ = Clock::time_point::max();  // when to see whether the lane is idle
-  Clock::time_point granted_{};  // when bytes were last handed over
+  Clock::time_point granted_{};                           // when bytes were last handed over
   bool automatic_credit_;
   std::unordered_map<uint64_t, Active> active_;
   std::optional<NodeLane> node_;
