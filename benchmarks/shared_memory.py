@@ -1,8 +1,10 @@
 """Two workers and one server on this machine: through shared memory, by TCP, and gloo in the same processes.
 
-The job runs by each transport in turns, so that both see the same machine; gloo's all_reduce takes turns with
-push_pull, call by call. The limit is also given: the plain copies that this needs, on the cores that there
-are, at the speed of one core's copy of as many bytes.
+The job runs by each transport in turns, so that both see the same machine. With the large tensor gloo's
+all_reduce takes turns with push_pull, call by call. With the small one push_pull follows on push_pull: after
+anything else the ranks would begin at different times, and one wait for the other longer than for the bytes.
+The limit is also given: the plain copies that this needs, on the cores that there are, at the speed of one
+core's copy of as many bytes.
 """
 
 from __future__ import annotations
@@ -17,9 +19,9 @@ import torch.distributed
 
 import byteps.torch as bps
 from benchmarks.common import Row, main, run_job, save_result
-from benchmarks.loopback import LARGE_BYTES, SMALL_BYTES, alternate, timed
+from benchmarks.loopback import LARGE_BYTES, SMALL_BYTES, WARM_UP, alternate, timed
 
-LARGE_PAIRS, SMALL_PAIRS = 15, 301
+LARGE_PAIRS, SMALL_CALLS = 15, 501
 TURNS = 3
 WORKERS = 2
 # Each worker copies in and out, the server takes each contribution and gives each worker the sum.
@@ -28,10 +30,11 @@ COPIES = 4 * WORKERS
 
 def measure() -> Sequence[Row]:
     """Run the jobs and set the medians of all turns against the bounds."""
-    times: dict[str, dict[str, list[tuple[float, float]]]] = {"tcp": {}, "shm": {}}
+    large: dict[str, list[tuple[float, float]]] = {"tcp": [], "shm": []}
+    small_s: dict[str, list[float]] = {"tcp": [], "shm": []}
     copy_s = []
     for _ in range(TURNS):
-        for transport, sizes in times.items():
+        for transport in large:
             result = run_job(
                 "benchmarks.shared_memory",
                 workers=WORKERS,
@@ -39,30 +42,29 @@ def measure() -> Sequence[Row]:
                 options=("--transport", transport, "--hierarchical", "off"),
             )
             copy_s += result["copy"]
-            for size in ("large", "small"):
-                sizes.setdefault(size, []).extend(result[size])
-    return _rows(times["tcp"], times["shm"], statistics.median(copy_s))
+            large[transport] += result["large"]
+            small_s[transport] += result["small"]
+    return _rows(large, small_s, statistics.median(copy_s))
 
 
 def _rows(
-    tcp: dict[str, list[tuple[float, float]]], shm: dict[str, list[tuple[float, float]]], copy_s: float
+    large: dict[str, list[tuple[float, float]]], small: dict[str, list[float]], copy_s: float
 ) -> Sequence[Row]:
-    def ours(times: list[tuple[float, float]]) -> float:
-        return statistics.median(mine for mine, _ in times)
-
     cores = min(len(os.sched_getaffinity(0)), WORKERS + 1)
     limit_s = COPIES * copy_s / cores
-    large_gloo_s = statistics.median(gloo for _, gloo in shm["large"])
+    large_s = {way: statistics.median(ours for ours, _ in times) for way, times in large.items()}
+    gloo_s = statistics.median(gloo for _, gloo in large["shm"])
+    small_s = {way: statistics.median(times) for way, times in small.items()}
     return (
-        Row("64 MiB by TCP", 1e3 * ours(tcp["large"]), unit="ms"),
-        Row("64 MiB through memory", 1e3 * ours(shm["large"]), unit="ms"),
-        Row("64 MiB gloo all_reduce", 1e3 * large_gloo_s, unit="ms"),
+        Row("64 MiB by TCP", 1e3 * large_s["tcp"], unit="ms"),
+        Row("64 MiB through memory", 1e3 * large_s["shm"], unit="ms"),
+        Row("64 MiB gloo all_reduce", 1e3 * gloo_s, unit="ms"),
         Row("64 MiB, its 8 copies on the cores", 1e3 * limit_s, unit="ms"),
-        Row("64 MiB, TCP / memory", ours(tcp["large"]) / ours(shm["large"]), 2.0, least=True),
-        Row("64 MiB, memory / gloo", statistics.median(a / b for a, b in shm["large"]), 1.0),
-        Row("4 KiB by TCP", 1e6 * ours(tcp["small"]), unit="us"),
-        Row("4 KiB through memory", 1e6 * ours(shm["small"]), unit="us"),
-        Row("4 KiB, memory / TCP", ours(shm["small"]) / ours(tcp["small"]), 0.8),
+        Row("64 MiB, TCP / memory", large_s["tcp"] / large_s["shm"], 2.0, least=True),
+        Row("64 MiB, memory / gloo", statistics.median(ours / gloo for ours, gloo in large["shm"]), 1.0),
+        Row("4 KiB by TCP", 1e6 * small_s["tcp"], unit="us"),
+        Row("4 KiB through memory", 1e6 * small_s["shm"], unit="us"),
+        Row("4 KiB, memory / TCP", small_s["shm"] / small_s["tcp"], 0.8),
     )
 
 
@@ -74,13 +76,25 @@ def worker(folder: Path) -> None:
     torch.distributed.init_process_group("gloo", init_method=meeting, rank=bps.rank(), world_size=bps.size())
     result = {
         "large": alternate(LARGE_BYTES, LARGE_PAIRS),
-        "small": alternate(SMALL_BYTES, SMALL_PAIRS),
+        "small": small_times(),
         "copy": copies(),
     }
     if bps.rank() == 0:
         save_result(folder, result)
     torch.distributed.destroy_process_group()
     bps.shutdown()
+
+
+def small_times() -> list[float]:
+    """Times of push_pull of a small tensor, one call after the other, seconds."""
+    tensor = torch.ones(SMALL_BYTES // 4)
+    times = [
+        timed(lambda: bps.push_pull_inplace(tensor, average=True, name="small"))
+        for _ in range(WARM_UP + SMALL_CALLS)
+    ]
+    if not torch.equal(tensor, torch.ones_like(tensor)):
+        raise RuntimeError(f"rank {bps.rank()}: the average of ones is not one")
+    return times[WARM_UP:]
 
 
 def copies() -> list[float]:
