@@ -19,7 +19,6 @@
 #include <utility>
 
 #include "flag.h"
-#include "wire.h"
 
 namespace byteps {
 namespace {
