@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from dataclasses import dataclass
+from typing import Protocol
 
 from byteps.errors import BytePSError
 from byteps.wire import Message, Retract, TensorSpec
@@ -12,7 +13,8 @@ OK, LINK_LOST, DEPARTED, RETRACTED, CLOSED = 1, 2, 3, 4, 5
 """How a round ended: the numbers of the native core."""
 
 
-class Buffer(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Buffer:
     """Memory of a tensor.
 
     Attributes:
