@@ -210,8 +210,8 @@ class NodeFirst:
         self._specs[tensor] = spec, before + 1
         one = Round(tensor, spec, self._cuts.form(spec), before + 1, memory, priority)
         self._loop.put(partial(self._submitted, one))
-        if self._closed:  # nobody may be there to take it
-            one.resolve(CLOSED)
+        if self._closed:
+            one.resolve(CLOSED)  # nobody may be there to take it
         return one
 
     # What follows runs on the loop alone, but for ``_push``.
@@ -338,8 +338,7 @@ class NodeFirst:
         """Some rank of the node will not have its share of the tensor."""
         for part in [part for part in self._pieces if part[0] == tensor]:
             self._kept.append(self._pieces.pop(part))
-        one = self._rounds.pop(tensor, None)
-        if one is not None:
+        if (one := self._rounds.pop(tensor, None)) is not None:
             one.resolve(status, peer)
 
     def _retract(self, tensor: int) -> None:
@@ -347,8 +346,7 @@ class NodeFirst:
         if tensor not in self._specs:
             return
         spec = self._specs[tensor][0]
-        one = self._rounds.pop(tensor, None)
-        if one is not None:
+        if (one := self._rounds.pop(tensor, None)) is not None:
             one.resolve(RETRACTED)
         if self._leader is not None:
             self._leader.forget(tensor)
@@ -388,6 +386,8 @@ class NodeFirst:
         """No round can come about any more."""
         if self._end is None or self._end[0] == DEPARTED or status == CLOSED:
             self._end = status, peer
+        if self.engine is not None and (self._rounds or self._broken):
+            self.engine.abort()  # what was begun may never be over
         for tensor in list(self._rounds):
             self._fail(tensor, *self._end)
         if self._leader is not None:

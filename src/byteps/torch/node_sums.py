@@ -109,7 +109,7 @@ class NodeSums:
             whole = self._empty(padded, DTYPES[form.collective.dtype])
             elements = 0 if source is None else entry.nbytes // form.dtype.itemsize
             if source is not None:
-                given = whole[:elements].copy_(self._view(entry, source), non_blocking=True)
+                given = whole[:elements].copy_(self._view(entry, source))
                 if form.before != 1.0:
                     given.mul_(form.before)
             whole[elements:].zero_()
