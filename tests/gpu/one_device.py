@@ -110,7 +110,7 @@ def _wrong(device: torch.device, session: Session) -> list[str]:
                     torch.cuda._sleep(LATE_CYCLES)
                 tensor.fill_(session.rank + turn)
             average, send = bool(turn % 2), bps.push_pull_async if turn else bps.push_pull_async_inplace
-            handles = [send(each, average, str(each.numel()), session=session) for each in given]
+            handles = [send(one, average, f"{average} {one.numel()}", session=session) for one in given]
             wanted = sum(rank + turn for rank in range(len(NODES))) / (len(NODES) if average else 1)
             for handle in handles:
                 result = bps.synchronize(handle)
