@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import weakref
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, TypeVar
+from functools import partial
+from typing import TypeVar
 
 from byteps import _native
 from byteps.communicator import Alone, Communicator, Engine, ParameterServer
+from byteps.communicator.node_collectives import NodeEngine
 from byteps.config import Config
 from byteps.control import ControlClient, Relay
 from byteps.diagnostics import DumpOnSignal
@@ -30,8 +33,7 @@ from byteps.worker import (
     uses_collectives,
 )
 
-if TYPE_CHECKING:
-    from byteps.communicator.all_reduce import AllReduce
+_log = logging.getLogger("byteps.session")
 
 InheritedT = TypeVar("InheritedT")
 
@@ -62,6 +64,7 @@ def connect(
     linker: Callable[[Config, Welcome], Linker] = SocketLinker,
     coordinator: str = "the coordinator",
     engine: Engine | None = None,
+    node_engine: NodeEngine | None = None,
 ) -> Session:
     """Join the job that the settings describe. Without a coordinator and other workers, a job of one.
 
@@ -70,6 +73,7 @@ def connect(
         linker: makes what opens the links to the servers.
         coordinator: how errors call the coordinator.
         engine: makes the collectives for ``communicator = allreduce``.
+        node_engine: makes those for ``node_collectives``; without one, nothing is summed by them.
 
     Raises:
         JoinError, HandshakeError, ConfigError: why this process cannot be a member.
@@ -89,7 +93,8 @@ def connect(
     found: list[weakref.ref[Session]] = []
     dump = DumpOnSignal("worker", lambda: _report(found))
     try:
-        session = _join(config, linker, coordinator, engine) if config.coordinator else _alone(config)
+        engines = engine, node_engine
+        session = _join(config, linker, coordinator, engines) if config.coordinator else _alone(config)
     except BaseException:
         dump.close()
         raise
@@ -113,7 +118,7 @@ def _join(
     config: Config,
     linker: Callable[[Config, Welcome], Linker],
     coordinator: str,
-    engine: Engine | None,
+    engines: tuple[Engine | None, NodeEngine | None],
 ) -> Session:
     relay = Relay()
     control = ControlClient(relay.on_notice, relay.on_closed, coordinator=coordinator)
@@ -125,7 +130,7 @@ def _join(
         welcome = control.join(join_message(config, entrance), config.join_timeout_s)
         refuse_tuning(config, welcome.size)
         communicator: Communicator = Alone()
-        all_reduce: AllReduce | None = None
+        meet: Callable[[], None] | None = None
         if welcome.size > 1 or config.force_distributed:
             trace = open_trace(config, "worker", welcome.rank, welcome.size)
             with control.blaming_the_lost():
@@ -137,12 +142,7 @@ def _join(
                     trace.capacity,
                     entrance,
                 )
-            if uses_collectives(config):
-                from byteps.communicator.all_reduce import AllReduce  # others need not wait for it
-
-                communicator = all_reduce = AllReduce(control, welcome, config, worker.close, trace)
-            else:
-                communicator = ParameterServer(control, worker, welcome, credit_of(config), trace)
+            communicator, meet = _communicator(config, control, worker, welcome, trace, engines)
             trace.start(worker.take_events, control.wall_clock_s)
     except BaseException:
         trace.close()
@@ -153,16 +153,48 @@ def _join(
             entrance.close()
     session = Session(config, welcome, communicator, control, trace)
     relay.attach(session)
-    if all_reduce is not None and engine is not None:
-        _meet(session, control, all_reduce, engine)
+    if meet is not None:
+        _meet(session, control, meet)
     return session
 
 
-def _meet(session: Session, control: ControlClient, communicator: AllReduce, engine: Engine) -> None:
+def _communicator(
+    config: Config,
+    control: ControlClient,
+    worker: _native.Worker,
+    welcome: Welcome,
+    trace: Trace,
+    engines: tuple[Engine | None, NodeEngine | None],
+) -> tuple[Communicator, Callable[[], None] | None]:
+    """What carries out the rounds; and what has its engine find those of the other ranks, if it has one.
+
+    Modules that most jobs do not need are imported only where they are used.
+    """
+    engine, node_engine = engines
+    if uses_collectives(config):
+        from byteps.communicator.all_reduce import AllReduce
+
+        assert engine is not None
+        all_reduce = AllReduce(control, welcome, config, worker.close, trace)
+        return all_reduce, partial(all_reduce.start, engine)
+    servers = ParameterServer(control, worker, welcome, credit_of(config), trace)
+    if node_engine is None or config.node_collectives == "off":
+        return servers, None
+    if not welcome.nodes:
+        if welcome.rank == 0:
+            _log.warning("node_collectives has no effect: no two ranks share a node (hierarchy.md)")
+        return servers, None
+    from byteps.communicator.node_first import NodeFirst
+
+    first = NodeFirst(control, servers, welcome, config)
+    return first, partial(first.start, node_engine)
+
+
+def _meet(session: Session, control: ControlClient, meet: Callable[[], None]) -> None:
     """Have the engines of all ranks find each other; who cannot is no member."""
     try:
         with control.blaming_the_lost():
-            communicator.start(engine)
+            meet()
     except BaseException:
         session.end_with_process(failed=True)
         control.close()

@@ -22,6 +22,8 @@ from byteps import _native
 from byteps.communicator import Communicator, Engine, ParameterServer
 from byteps.communicator.all_reduce import AllReduce
 from byteps.communicator.in_process import InProcessGroup
+from byteps.communicator.node_collectives import NodeEngine
+from byteps.communicator.node_first import NodeFirst
 from byteps.config import Config
 from byteps.control import ControlClient, Relay
 from byteps.coordinator.core import Coordinator, Outbox
@@ -110,13 +112,18 @@ class _InprocChannel:
 
 class _Cluster:
     def __init__(
-        self, size: int, servers: int, config: Config, engine: Engine | None, nodes: Sequence[int]
+        self,
+        size: int,
+        servers: int,
+        config: Config,
+        engines: tuple[Engine | None, NodeEngine | None],
+        nodes: Sequence[int],
     ) -> None:
         if uses_collectives(config):
             servers = 0
         self._config = config
         self._nodes = nodes
-        self._engine = engine or InProcessGroup(size).join
+        self._engine, self._node_engine = engines[0] or InProcessGroup(size).join, engines[1]
         self._hub = _Hub()
         self._hub.drive(
             Coordinator(
@@ -156,16 +163,24 @@ class _Cluster:
             welcome = control.join(join_message(config, entrance), JOIN_TIMEOUT_S)
             trace = open_trace(config, "worker", welcome.rank, welcome.size)
             worker = start_data_plane(config, welcome, link, None, trace.capacity, entrance)
-        communicator: Communicator = (
-            AllReduce(control, welcome, config, worker.close, trace)
-            if uses_collectives(config)
-            else ParameterServer(control, worker, welcome, credit_of(config), trace)
-        )
+        communicator: Communicator
+        if uses_collectives(config):
+            communicator = AllReduce(control, welcome, config, worker.close, trace)
+        else:
+            communicator = ParameterServer(control, worker, welcome, credit_of(config), trace)
+            if self._node_engine is not None and welcome.nodes:
+                communicator = NodeFirst(control, communicator, welcome, config)
         trace.start(worker.take_events, control.wall_clock_s)
         session = Session(config, welcome, communicator, control, trace)
         relay.attach(session)
-        if isinstance(communicator, AllReduce):
-            communicator.start(self._engine)
+        try:
+            if isinstance(communicator, AllReduce):
+                communicator.start(self._engine)
+            elif isinstance(communicator, NodeFirst) and self._node_engine is not None:
+                communicator.start(self._node_engine)
+        except BaseException:
+            session.shutdown()
+            raise
         return session
 
     def _entrance(self, config: Config, rank: int) -> Entrance | None:
@@ -179,6 +194,7 @@ def cluster(
     servers: int = 1,
     *,
     engine: Engine | None = None,
+    node_engine: NodeEngine | None = None,
     nodes: Sequence[int] = (),
     **settings: object,
 ) -> Iterator[list[Session]]:
@@ -188,6 +204,7 @@ def cluster(
         size: number of workers.
         servers: number of servers; with ``communicator="allreduce"`` there are none.
         engine: carries out the collectives of ``communicator="allreduce"``; in memory if not given.
+        node_engine: makes the collectives by which the ranks of each of the ``nodes`` sum first.
         nodes: by rank, the node that it is to believe itself on; those of one node sum in shared memory
             first. Empty: each is on a node of its own.
         settings: fields of ``Config``.
@@ -195,10 +212,11 @@ def cluster(
     Yields:
         One session per rank; they are shut down at the end.
     """
-    job = _Cluster(size, servers, Config(**settings), engine, nodes)  # type: ignore[arg-type]
-    with concurrent.futures.ThreadPoolExecutor(size) as pool:
-        sessions = list(pool.map(lambda rank: job.join(rank, size), range(size)))
+    job = _Cluster(size, servers, Config(**settings), (engine, node_engine), nodes)  # type: ignore[arg-type]
+    sessions: list[Session] = []
     try:
+        with concurrent.futures.ThreadPoolExecutor(size) as pool:
+            sessions += pool.map(lambda rank: job.join(rank, size), range(size))
         yield sessions
     finally:
         for session in sessions:

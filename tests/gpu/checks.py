@@ -9,7 +9,7 @@ import copy
 import statistics
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import cast
 
@@ -21,6 +21,8 @@ from byteps.dtypes import ReduceOp
 from byteps.session import Session
 from byteps.torch import staging
 from byteps.torch.tensors import ELEMENT_TYPES, spec_of
+
+from .one_device import wrong_sums
 
 WORKERS = 2
 LONGER_AT_MOST, STAGED_AT_LEAST, EQUAL_WITHIN = 1.03, 0.85, 1e-6
@@ -47,8 +49,13 @@ def main() -> int:
     leads = bps.rank() == 0
     if leads:
         print(f"{torch.cuda.get_device_name(0)}, torch {torch.__version__}, CUDA {torch.version.cuda}")
-    outcomes = [values(), undisturbed(leads), *training(), staged(leads)]
+    outcomes = [values(), undisturbed(leads), *training(), staged(leads), summed_on_one_device(leads)]
     bps.shutdown()
+    return report(outcomes, leads)
+
+
+def report(outcomes: Sequence[Outcome], leads: bool) -> int:
+    """Print what holds and what does not; the exit code."""
     for outcome in outcomes if leads else ():
         mark = "holds" if outcome.holds else "FAILS"
         print(f"{mark}  {outcome.name}: {outcome.figure} (bound: {outcome.bound})")
@@ -232,6 +239,14 @@ def staged(leads: bool) -> Outcome:
         f">= {STAGED_AT_LEAST}",
         ratio >= STAGED_AT_LEAST,
     )
+
+
+def summed_on_one_device(leads: bool) -> Outcome:
+    """What ranks of a node do on their GPUs, on this one, with threads for ranks."""
+    bps.barrier()
+    wrong = wrong_sums(torch.device("cuda", torch.cuda.current_device())) if leads else []
+    bps.barrier()
+    return Outcome("sums of nodes, on streams of their own", ", ".join(wrong) or "right", "exact", not wrong)
 
 
 def _time_s(copy_once: Callable[[], None]) -> float:

@@ -14,8 +14,9 @@ from benchmarks.cluster import Cluster
 
 from .cases import Case, lose_in_traffic, run_all
 
-RANK = Path(__file__).with_name("node_rank.py")
 ROUNDS = 5
+RANK = (str(Path(__file__).with_name("node_rank.py")), str(ROUNDS))
+TORCH_RANK = str(Path(__file__).with_name("node_sums_rank.py"))
 RANK_BYTES = ROUNDS * (4 << 20)
 NODES = 3
 CLOSE = 0.03
@@ -31,9 +32,12 @@ def hosts() -> Iterator[Cluster]:
 class OnHosts:
     """A job with one server, and some workers on each of the first hosts. A context manager."""
 
-    def __init__(self, hosts: Cluster, sizes: Sequence[int], **variables: str) -> None:
+    def __init__(
+        self, hosts: Cluster, sizes: Sequence[int], rank: Sequence[str] = RANK, **variables: str
+    ) -> None:
         self._hosts = hosts
         self._sizes = sizes
+        self._rank = rank
         self._variables = {"BYTEPS_AUTH_TOKEN": "hosts" * 5, "BYTEPS_PEER_TIMEOUT": "20", **variables}
         self._processes: list[subprocess.Popen[str]] = []
 
@@ -51,7 +55,7 @@ class OnHosts:
         for node, local_size in enumerate(self._sizes):
             for _ in range(local_size):
                 identity = {"BYTEPS_RANK": str(len(ranks)), "BYTEPS_SIZE": str(count)}
-                ranks.append(self._start(node, [str(RANK), str(ROUNDS)], **identity))
+                ranks.append(self._start(node, self._rank, **identity))
         words = [rank.communicate(timeout=40)[0].split() for rank in ranks]
         return words, [now - then for now, then in zip(self._sent(), before, strict=True)]
 
@@ -91,6 +95,26 @@ def test_training_is_the_same_and_each_node_sends_what_one_rank_would(
         assert abs(bytes_sent - wanted) < 0.15 * RANK_BYTES, (node, sent)
     if len(sizes) > 1:
         assert max(sent) / min(sent) < 1 + CLOSE, sent
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("sizes", [(2, 2), (2, 1)], ids=str)
+def test_training_is_the_same_where_nodes_sum_by_collectives_first(
+    hosts: Cluster, sizes: tuple[int, ...]
+) -> None:
+    with OnHosts(hosts, sizes, (TORCH_RANK, "train")) as job:
+        words, _ = job.run()
+    assert len({digest for digest, _ in words}) == 1, "all ranks have the same parameters, bit by bit"
+    assert all(float(distance) < 1e-9 for _, distance in words), words
+
+
+@pytest.mark.timeout(120)
+def test_a_rank_killed_where_nodes_sum_by_collectives_ends_the_others_with_one_error(hosts: Cluster) -> None:
+    with OnHosts(hosts, (2, 2), (TORCH_RANK, "lost")) as job:
+        words, _ = job.run()
+    for rank, said in enumerate(words):
+        assert said == [] if rank == 1 else said[0] == "PeerLost", words
+        assert rank == 1 or " ".join(said).count("worker rank 1 (") == 1, words
 
 
 @pytest.mark.timeout(120)

@@ -111,6 +111,7 @@ SPECIAL: dict[str, tuple[str, object]] = {
     "scheduling": ("Stop-and-Wait", "stop-and-wait"),
     "tune_search": ("Random", "random"),
     "hierarchical": ("0", "off"),
+    "node_collectives": ("Gloo", "gloo"),
     "transport": ("Shared-Memory", "shm"),
     "log_level": ("WARNING", "warning"),
     "partition_bytes": ("1MiB", 1 << 20),

@@ -8,6 +8,7 @@ from typing import NoReturn
 from byteps.adapters import current
 from byteps.adapters.process_sets import ProcessSet, add_process_set, group_of, wait_for_members
 from byteps.communicator import Engine, Meeting
+from byteps.communicator.node_collectives import NodeEngine, NodeMeeting
 from byteps.config import Config
 from byteps.errors import ConfigError
 from byteps.session import Session
@@ -46,19 +47,21 @@ def begin(
     comm: object,
     process_sets: Sequence[ProcessSet] | str | None,
     settings: dict[str, object],
+    node_engine: NodeEngine | None = None,
 ) -> None:
     """``init`` for an adapter that finds the job, or makes collectives, in its own way.
 
     Args:
         discover, engine: See ``current.init``.
         comm, process_sets, settings: See ``init``.
+        node_engine: See ``current.init``; by default it says that there is none.
     """
     wanted = [] if process_sets is None or process_sets == "dynamic" else list(process_sets)
     if not all(isinstance(one, ProcessSet) for one in wanted):
         raise ValueError(f'process_sets= must be a list of ProcessSet or "dynamic", not {process_sets!r}')
     if comm is not None:
         raise ValueError("init() cannot choose ranks by comm=; start only those that take part")
-    session = current.init(discover, engine, **settings)
+    session = current.init(discover, engine, node_engine or _no_node_engine, **settings)
     for one in wanted:
         if isinstance(one, ProcessSet) and one.process_set_id is None:  # init() may have been called before
             add_process_set(one, session=session)
@@ -77,6 +80,12 @@ def _no_engine(meeting: Meeting) -> NoReturn:
     raise ConfigError(
         "communicator = allreduce works on torch.distributed and needs byteps.torch: start servers instead "
         "(byteps run --servers N)"
+    )
+
+
+def _no_node_engine(meeting: NodeMeeting) -> NoReturn:
+    raise ConfigError(
+        "node_collectives works on torch.distributed and needs byteps.torch: unset BYTEPS_NODE_COLLECTIVES"
     )
 
 

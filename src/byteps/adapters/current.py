@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import TypeVar, cast
 
 from byteps.communicator import Engine
+from byteps.communicator.node_collectives import NodeEngine
 from byteps.config import Config, resolve
 from byteps.errors import NotInitialized
 from byteps.joining import connect
@@ -27,12 +28,19 @@ _current: Session | None = None
 _kept: dict[object, object] = {}
 
 
-def init(discover: Discover | None = None, engine: Engine | None = None, /, **settings: object) -> Session:
+def init(
+    discover: Discover | None = None,
+    engine: Engine | None = None,
+    node_engine: NodeEngine | None = None,
+    /,
+    **settings: object,
+) -> Session:
     """Join the job. Does nothing if this process has joined already.
 
     Args:
         discover: finds the job where no coordinator is set but a launcher is known.
         engine: makes the framework's collectives, for ``communicator = allreduce``.
+        node_engine: the same within nodes, for ``node_collectives``.
         settings: fields of ``Config``; they win over the environment.
 
     Raises:
@@ -50,7 +58,7 @@ def init(discover: Discover | None = None, engine: Engine | None = None, /, **se
         config, undo = discover(config)
         coordinator = "the coordinator, a child process of rank 0"
     try:
-        session = connect(config, coordinator=coordinator, engine=engine)
+        session = connect(config, coordinator=coordinator, engine=engine, node_engine=node_engine)
     except BaseException:
         if undo is not None:
             undo()

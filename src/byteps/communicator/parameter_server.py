@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import inf
 from typing import TypeAlias
 
 from byteps import _native
 from byteps.communicator.changes import Changes
-from byteps.communicator.interface import LINK_LOST, Buffer
+from byteps.communicator.interface import LINK_LOST, Buffer, Transfer
 from byteps.communicator.names import Names
 from byteps.control import ControlClient
 from byteps.diagnostics import size
@@ -43,6 +43,7 @@ class _Servers:
         self._specs: dict[int, TensorSpec] = {}
         self.of: dict[int, tuple[int, ...]] = {}
         self.credit_bytes = credit_bytes
+        self.on_retract: Callable[[int], None] = lambda tensor: None
 
     def install(self, spec: TensorSpec, placement: Placement) -> None:
         """See ``Plane.install``."""
@@ -74,6 +75,7 @@ class _Servers:
     def retract(self, tensor: int) -> None:
         """See ``Plane.retract``."""
         self._worker.retract(tensor)
+        self.on_retract(tensor)
 
     def _install(self, tensor: int, spec: TensorSpec, parts: list[tuple[int, int, int]]) -> None:
         self._worker.declare(tensor, parts, self._plan(spec))
@@ -130,7 +132,7 @@ class ParameterServer:
         self._control = control
         self._servers = _Servers(worker, welcome, trace or Trace(), credit_bytes)
         self._changes = Changes.of(welcome, control, self._servers)
-        self._names: Names[_native.Transfer] = Names(control, self._servers, welcome.rank, self._changes)
+        self._names: Names[Transfer] = Names(control, self._servers, welcome.rank, self._changes)
 
     def declare(self, specs: Sequence[TensorSpec]) -> None:
         """See ``Communicator.declare``."""
@@ -138,11 +140,15 @@ class ParameterServer:
 
     def submit(
         self, spec: TensorSpec, source: Buffer | None, destination: Buffer | None, priority: int
-    ) -> _native.Transfer:
+    ) -> Transfer:
         """See ``Communicator.submit``."""
         given = 0 if source is None else source.address
         wanted = 0 if destination is None else destination.address
-        return self._names.begin(spec, lambda tensor: self.worker.submit(tensor, given, wanted, priority))
+        return self.begin(spec, lambda tensor: self.worker.submit(tensor, given, wanted, priority))
+
+    def begin(self, spec: TensorSpec, begin: Callable[[int], Transfer]) -> Transfer:
+        """Begin a round that ``begin``, given the tensor's number, carries out. Raises as ``submit``."""
+        return self._names.begin(spec, begin)
 
     def finished(self, spec: TensorSpec) -> None:
         """See ``Communicator.finished``."""
@@ -167,6 +173,14 @@ class ParameterServer:
     def missing(self, name: str, timeout_s: float | None = None) -> list[tuple[int, float]]:
         """See ``Communicator.missing``."""
         return self._names.missing(name, timeout_s)
+
+    def on_retract(self, told: Callable[[int], None]) -> None:
+        """Have somebody told the numbers of tensors whose round in flight ends with ``RETRACTED``."""
+        self._servers.on_retract = told
+
+    def number(self, name: str) -> int | None:
+        """The number of a declared tensor."""
+        return self._names.number(name)
 
     def servers_of(self, name: str) -> tuple[int, ...]:
         """The server of each partition of a declared tensor, in order."""

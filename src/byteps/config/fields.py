@@ -235,6 +235,13 @@ class Config:
         choices=("auto", "on", "off"),
         aliases=(("1", "on"), ("0", "off")),
     )
+    node_collectives: str = _setting(
+        "off",
+        "With byteps.torch: what sums tensors of 64 KiB and more among the ranks of one node, before each "
+        "pushes a share (hierarchy.md). `nccl`: on their GPUs. `auto`: that, where each rank has a GPU for "
+        "itself and the script a process group of NCCL. `gloo`: in host memory. `off`: as `hierarchical`.",
+        choices=("off", "auto", "nccl", "gloo"),
+    )
     numa_on: bool = _setting(
         True,
         "Have `byteps run` and `bpslaunch` keep processes on the NUMA nodes of their GPUs and network cards, "

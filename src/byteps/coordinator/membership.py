@@ -264,6 +264,11 @@ def _tuning(join: Join) -> str | None:
     return "off" if join.settings.tuning is None else str(join.settings.tuning)
 
 
+def _node_collectives(join: Join) -> str | None:
+    """Servers have no say in it."""
+    return None if join.settings is None or join.role == "server" else join.settings.node_collectives
+
+
 _SHARED: dict[str, Callable[[Join], int | str | None]] = {
     "size": lambda join: join.size or None,
     "num_servers": lambda join: join.num_servers or None,
@@ -272,6 +277,7 @@ _SHARED: dict[str, Callable[[Join], int | str | None]] = {
     "deterministic": _setting("deterministic"),
     "communicator": _communicator,
     "tuning": _tuning,
+    "node_collectives": _node_collectives,
 }
 
 

@@ -14,7 +14,7 @@ import mxnet as mx
 from byteps import errors
 from byteps.adapters.calls import Call
 from byteps.adapters.current import current, is_initialized
-from byteps.adapters.later import Waiters
+from byteps.communicator.waiters import Waiters
 from byteps.errors import BytePSError
 from byteps.mxnet.engine import Completion, Operation, address_of, is_calling
 from byteps.mxnet.tensors import spec_of

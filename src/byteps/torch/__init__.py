@@ -10,6 +10,7 @@
 ``comm_hook`` ``compiled``              torch's own DistributedDataParallel; a warning about torch.compile
 ``starting``                            init; ``torchrun`` ``invitations`` find the job under torchrun
 ``collectives``                         torch.distributed for communicator=allreduce
+``node_sums`` ``node_streams``          the same among the ranks of a node, on their GPUs
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ _OPS = MappingProxyType(
         ReduceOp.PRODUCT: dist.ReduceOp.PRODUCT,
     }
 )
-_DTYPES = MappingProxyType({dtype: kind for kind, dtype in ELEMENT_TYPES.items()})
+DTYPES = MappingProxyType({dtype: kind for kind, dtype in ELEMENT_TYPES.items()})
 _log = logging.getLogger("byteps.torch")
 
 
@@ -62,7 +62,7 @@ def engine(meeting: Meeting) -> TorchCollectives:
     if backend:
         groups = [_beside(backend, meeting) for _ in range(CONCURRENCY // _PER_GROUP)]
         return TorchCollectives(backend, groups)
-    return TorchCollectives("gloo", [_gloo(meeting)])
+    return TorchCollectives("gloo", [gloo_group(meeting, meeting.rank, meeting.size)])
 
 
 class TorchCollectives:
@@ -87,7 +87,7 @@ class TorchCollectives:
         if not self._groups:
             done(BytePSError("closed"))
             return
-        work = self._begin(what, _tensor(memory, _DTYPES[what.dtype]))
+        work = self._begin(what, tensor_at(memory, DTYPES[what.dtype]))
         work.get_future().add_done_callback(lambda future: done(_failure(future)))
 
     def close(self) -> None:
@@ -132,7 +132,7 @@ class DeviceCollectives(TorchCollectives):
         if not self._groups:
             done(BytePSError("closed"))
             return
-        host = _tensor(memory, _DTYPES[what.dtype])
+        host = tensor_at(memory, DTYPES[what.dtype])
         with torch.cuda.stream(self._there):
             copy = host.to(self._device, copy=True)
             work = self._begin(what, copy)
@@ -163,7 +163,8 @@ def _failure(future: torch.futures.Future[Any]) -> Exception | None:
     return None
 
 
-def _tensor(memory: Buffer, dtype: torch.dtype) -> Tensor:
+def tensor_at(memory: Buffer, dtype: torch.dtype) -> Tensor:
+    """A tensor over host memory."""
     view = (ctypes.c_char * memory.nbytes).from_address(memory.address)
     return torch.frombuffer(view, dtype=dtype)
 
@@ -220,8 +221,17 @@ def _beside(backend: str, meeting: Meeting) -> Any:
     return dist.new_group(backend=backend, timeout=timeout)
 
 
-def _gloo(meeting: Meeting) -> Any:
-    """A gloo group that no other part of torch knows of."""
+def gloo_group(meeting: Meeting, place: int, size: int, prefix: str = "") -> Any:
+    """A gloo group that no other part of torch knows of.
+
+    Args:
+        meeting: Of the job's ranks.
+        place, size: This rank's place in the group, and how many it has.
+        prefix: Tells its notes from those of other groups.
+
+    Raises:
+        JoinError: The ranks cannot reach each other.
+    """
     from torch.distributed.distributed_c10d import ProcessGroupGloo
 
     config = meeting.config
@@ -231,9 +241,9 @@ def _gloo(meeting: Meeting) -> Any:
     # All ranks start a collective together, once all have what it needs: none waits for a rank that computes.
     options._timeout = datetime.timedelta(seconds=config.peer_timeout_s)
     options._devices = [ProcessGroupGloo.create_device(hostname=advertised_address(config, coordinator))]
-    store = _Store(meeting.board, config.join_timeout_s)
+    store = _Store(meeting.board, config.join_timeout_s, prefix)
     try:
-        return ProcessGroupGloo(store, meeting.rank, meeting.size, options)
+        return ProcessGroupGloo(store, place, size, options)
     except RuntimeError as error:
         if isinstance(error, BytePSError):
             raise
@@ -249,23 +259,25 @@ class _Store(dist.Store):  # type: ignore[name-defined, misc]
     Args:
         board: Where ranks leave each other notes.
         timeout_s: How long to wait for one.
+        prefix: Begins all keys.
     """
 
-    def __init__(self, board: Board, timeout_s: float) -> None:
+    def __init__(self, board: Board, timeout_s: float, prefix: str) -> None:
         super().__init__()
         self._board = board
         self._timeout_s = timeout_s
+        self._prefix = prefix
 
     def set(self, key: str, value: bytes | str) -> None:
         """Leave a note."""
-        self._board.set(key, value.encode() if isinstance(value, str) else bytes(value))
+        self._board.set(self._prefix + key, value.encode() if isinstance(value, str) else bytes(value))
 
     def get(self, key: str) -> bytes:
         """Read a note, waiting for it if need be."""
-        return self._board.get(key, self._timeout_s)
+        return self._board.get(self._prefix + key, self._timeout_s)
 
     def wait(self, keys: Sequence[str], timeout: datetime.timedelta | None = None) -> None:
         """Wait for notes."""
         limit_s = self._timeout_s if timeout is None else timeout.total_seconds()
         for key in keys:
-            self._board.get(key, limit_s)
+            self._board.get(self._prefix + key, limit_s)

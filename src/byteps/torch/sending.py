@@ -1,7 +1,8 @@
 """How a tensor's bytes reach the session and come back.
 
 A contiguous CPU tensor is sent from and received into its own memory. Others go through a copy: strided and
-negated views through a contiguous one, CUDA tensors through pinned memory (``staging``).
+negated views through a contiguous one, CUDA tensors through pinned memory (``staging``) unless the node's
+ranks sum on their GPUs first (``node_sums``).
 """
 
 from __future__ import annotations
@@ -12,7 +13,9 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from byteps.communicator.node_first import NodeFirst
 from byteps.session import Session
+from byteps.torch.node_streams import OnDevice, check_device, device_buffer
 from byteps.torch.transfers import Pending, buffer
 from byteps.wire import TensorSpec
 
@@ -64,10 +67,15 @@ def start(
         DeclarationError: The name stands for another shape, dtype or op.
     """
     given = source if source is not None else target
+    memory_of = buffer
     if given is not None and given.is_cuda:
-        from byteps.torch import staging  # only where there is CUDA
+        own = _summed_on(session, spec)
+        if not own:
+            from byteps.torch import staging  # only where there is CUDA
 
-        return staging.start(session, spec, source, target, priority, stager)
+            return staging.start(session, spec, source, target, priority, stager)
+        check_device(given.device, own, spec.name)
+        memory_of = device_buffer
     sent = None if source is None else _contiguous(source)
     received = sent
     if target is not None and target is not source:
@@ -76,10 +84,23 @@ def start(
         received = None
     elif received is not source:
         _check_writable(target, spec.name)
-    outgoing = None if sent is None else buffer(sent)
-    incoming = outgoing if received is sent else None if received is None else buffer(received)
+    outgoing = None if sent is None else memory_of(sent)
+    incoming = outgoing if received is sent else None if received is None else memory_of(received)
     transfer = session.submit(spec, outgoing, incoming, priority=priority)
-    return Pending(transfer, target, None if received is target else received)
+    on_device = memory_of is device_buffer
+    return Pending(
+        OnDevice(transfer, incoming) if on_device else transfer,
+        target,
+        None if received is target else received,
+    )
+
+
+def _summed_on(session: Session, spec: TensorSpec) -> str:
+    """The GPU on which this rank's node sums such a tensor; empty: it goes through host memory."""
+    first = session.communicator
+    if not isinstance(first, NodeFirst) or first.engine is None or not first.takes(spec):
+        return ""
+    return "" if first.engine.device == "cpu" else first.engine.device
 
 
 _CONTIGUOUS = torch.contiguous_format

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from byteps.adapters import basics
 from byteps.adapters.process_sets import ProcessSet
 from byteps.communicator import Collectives, Meeting
+from byteps.communicator.node_collectives import NodeCollectives, NodeMeeting
 from byteps.config import Config
 
 
@@ -33,13 +34,19 @@ def init(
         HandshakeError: The coordinator belongs to another job, or tokens differ.
         ValueError: ``comm`` is given, or a process set cannot be; see ``add_process_set``.
     """
-    basics.begin(_discover, _engine, comm, process_sets, settings)
+    basics.begin(_discover, _engine, comm, process_sets, settings, _node_engine)
 
 
 def _engine(meeting: Meeting) -> Collectives:
     from byteps.torch.collectives import engine  # for the same reason
 
     return engine(meeting)
+
+
+def _node_engine(meeting: NodeMeeting) -> NodeCollectives | None:
+    from byteps.torch.node_sums import node_engine
+
+    return node_engine(meeting)
 
 
 def _discover(config: Config) -> tuple[Config, Callable[[], None]]:

@@ -96,6 +96,7 @@ class JobSettings(msgspec.Struct, frozen=True, array_like=True):
         deterministic: Whether servers add contributions in rank order.
         communicator: What carries out the rounds: servers, or the workers among themselves.
         tuning: How settings are searched for while training; ``None``: not at all.
+        node_collectives: What workers of one node sum their tensors by before they push them.
     """
 
     lanes: Annotated[int, Meta(ge=1, le=256)]
@@ -103,6 +104,7 @@ class JobSettings(msgspec.Struct, frozen=True, array_like=True):
     deterministic: bool
     communicator: CommunicatorName = "parameter-server"
     tuning: TuningSettings | None = None
+    node_collectives: Literal["off", "auto", "nccl", "gloo"] = "off"
 
 
 class ServerAddress(msgspec.Struct, frozen=True, array_like=True):
@@ -271,11 +273,7 @@ class Barrier(msgspec.Struct, frozen=True, array_like=True, tag=True):
 
 
 class BarrierDone(msgspec.Struct, frozen=True, array_like=True, tag=True):
-    """Coordinator -> worker: the answer to ``Barrier``.
-
-    Attributes:
-        departed: A rank that has left and will not come to this barrier; -1: all ranks have come.
-    """
+    """Coordinator -> worker: the answer to ``Barrier``; ``departed`` has left and will not come, -1: none."""
 
     request: Count
     departed: OptionalNumber = -1

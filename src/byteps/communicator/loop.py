@@ -1,0 +1,50 @@
+"""A thread that does what others give it, one after the other: what it alone touches needs no lock."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable
+
+_CLOSE_S = 5.0
+
+
+class Loop:
+    """Does work in the order in which it was given.
+
+    Args:
+        name: Of the thread.
+        settle: Called when all that was waiting has been done.
+        failed: Told what went wrong in one or the other. Must not raise.
+    """
+
+    def __init__(self, name: str, settle: Callable[[], None], failed: Callable[[Exception], None]) -> None:
+        self._settle = settle
+        self._failed = failed
+        self._queue: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread.start()
+
+    def put(self, work: Callable[[], None]) -> None:
+        """Have something done."""
+        self._queue.put(work)
+
+    def close(self) -> None:
+        """End once everything given so far has been done, or cannot be."""
+        self._queue.put(None)
+        if self._thread.ident is not None and threading.current_thread() is not self._thread:
+            self._thread.join(_CLOSE_S)
+
+    def _run(self) -> None:
+        work = self._queue.get()
+        while work is not None:
+            try:
+                work()
+                if self._queue.empty():
+                    self._settle()
+            except Exception as error:  # without this thread everybody would wait for ever
+                self._failed(error)
+            work = self._queue.get()
