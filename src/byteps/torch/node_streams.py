@@ -90,7 +90,8 @@ class Streams(Protocol):
 class HostStreams:
     """See ``Streams``. Host memory: nothing runs beside."""
 
-    device = torch.device("cpu")
+    def __init__(self) -> None:
+        self.device = torch.device("cpu")
 
     def collectives(self) -> AbstractContextManager[object]:
         """See ``Streams``."""
