@@ -21,7 +21,7 @@ help:
 	@echo 'make setup        virtual environments: $(VENV) with byteps (editable), frameworks, what examples need;'
 	@echo '                  $(MXNET_VENV) with MXNet, whose numpy no other framework takes'
 	@echo 'make demo         train a small CNN on MNIST images with 2 workers and 2 servers'
-	@echo 'make test         all tests: native (ctest), then Python (pytest) in both environments'
+	@echo 'make test         all tests: native (ctest), then Python (pytest), in an environment for each framework'
 	@echo 'make lint         ruff and mypy; `make format` mends what ruff can'
 	@echo 'make bench        the figures of docs/benchmarks.md'
 	@echo 'make native-test  the native tests alone'
