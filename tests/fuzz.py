@@ -22,9 +22,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 NATIVE = Path(__file__).resolve().parents[1] / "native"
-TARGETS = ("wire", "server", "worker")
-JOBS = (("server", 1), ("worker", 1), ("server", 2), ("worker", 2), ("wire", 1))
-MEASURED = ("wire.cc", "frames.cc", "server_lane.cc", "worker_lane.cc", "summation.cc")
+TARGETS = ("wire", "server", "worker", "node")
+JOBS = (("server", 1), ("worker", 1), ("server", 2), ("worker", 2), ("node", 1), ("wire", 1))
+MEASURED = (
+    "wire.cc",
+    "frames.cc",
+    "server_lane.cc",
+    "worker_lane.cc",
+    "node_lane.cc",
+    "node_guest.cc",
+    "summation.cc",
+)
 INPUT_BYTES = 96
 SEEDS = 200
 MIN_PASSED_SHARE = 0.5

@@ -1,6 +1,6 @@
 // What the fuzz targets share: fuzz bytes read as decisions, frames that are right but for what a decision
-// changed, links that move bytes only as far as a decision lets them, and a tally. There are no threads, no
-// sockets and no clock to wait for: the same bytes do the same again.
+// changed, links that move bytes only as far as a decision lets them, and a tally. There are no threads and
+// no sockets, and hardly a clock to wait for: the same bytes do the same again.
 #pragma once
 
 #include <sys/epoll.h>

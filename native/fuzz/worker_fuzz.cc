@@ -1,5 +1,7 @@
 // Fuzz target: a worker's lane against servers that answer as they should, most of the time. The memory of a
 // transfer goes as soon as it is over, so that a later use is seen.
+#include <thread>
+
 #include "script.h"
 #include "worker_lane.h"
 
@@ -8,6 +10,7 @@ namespace {
 
 constexpr uint32_t kRank = 1;
 constexpr uint32_t kServers = 3;
+constexpr std::chrono::milliseconds kPause(3);  // longer than what makes a lane idle
 
 class WorkerRun {
  public:
@@ -120,6 +123,7 @@ class WorkerRun {
     if (what == 0) lane_.retract(1 + server);
     if (what == 1) join(server);
     if (what == 2) lane_.set_credit(script_.byte());
+    if (what == 7 && script_.one_in(16)) std::this_thread::sleep_for(kPause);
     if (what == 3 && script_.one_in(4)) {
       failed_ = true;
       lane_.fail(Status::departed, server);

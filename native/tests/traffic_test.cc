@@ -80,6 +80,7 @@ void check_urgent_results_overtake() {
 }
 
 void check_urgent_pushes_overtake() {
+  Memory large(kLargeBytes), small(kSmallBytes);  // outlives the worker, which still sends when this ends
   Worker worker({0, 1, options(), 1});
   worker.declare(1, {{0, 0, 0, 0, kLargeBytes}});
   worker.declare(2, {{0, 0, 0, 0, kSmallBytes}});
@@ -87,7 +88,6 @@ void check_urgent_pushes_overtake() {
   worker.add_link(0, 0, std::move(there));
   RawPeer server(std::move(here));
   worker.start();
-  Memory large(kLargeBytes), small(kSmallBytes);
   const auto first = large.submit(worker, 1, 0);
   const uint32_t begun = server.next()->length;
   const auto second = small.submit(worker, 2, 1);

@@ -9,6 +9,7 @@ import torch
 from byteps.bench.models import WORKLOADS
 from byteps.bench.options import MODELS
 from byteps.bench.training import speeds
+from byteps.cli import main
 from byteps.planner.profile import shipped_layers
 
 META = torch.device("meta")
@@ -57,3 +58,12 @@ def test_speeds_count_the_slowest_rank_together_and_each_rank_alone() -> None:
     assert found["samples_per_s"] == {"with": 4.0, "without": 12.0}
     assert found["step_s"] == {"with": 1.0, "without": pytest.approx(1 / 3)}
     assert found["share"] == pytest.approx(1 / 3)
+
+
+def test_training_outside_a_job_says_how_to_start_one(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("BYTEPS_SIZE", "BYTEPS_COORDINATOR", "RANK", "WORLD_SIZE", "DMLC_PS_ROOT_URI"):
+        monkeypatch.delenv(name, raising=False)
+    assert main(["bench", "train", "--model", "tiny"]) == 2
+    assert "byteps run -np 2 byteps bench train --model tiny" in capsys.readouterr().err

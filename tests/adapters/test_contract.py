@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-import importlib
-import importlib.util
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -17,27 +14,18 @@ from byteps.errors import DeclarationError, NotInitialized
 from byteps.session import Session
 
 from .conftest import Ranks
+from .drivers.installed import DRIVERS, driver_of
 from .drivers.interface import Array, Driver, batch, initial_parameters, joined
 from .spy import Spy
 
-DRIVERS = {"torch": "TorchDriver", "tensorflow": "TensorFlowDriver", "jax": "JaxDriver"}
-if importlib.util.find_spec("mxnet") is not None:  # needs an environment of its own
-    DRIVERS = {"mxnet": "MXNetDriver"}
 OPS = (Sum, Average, Min, Max, Product)
 STEPS = 30
 SHAPES = [(), (3, 5), (0,), (4, 0, 2), (40_001,)]
 
 
-@functools.cache
-def _driver(framework: str) -> Driver:
-    module = importlib.import_module(f"tests.adapters.drivers.{framework}_driver")
-    made: Driver = getattr(module, DRIVERS[framework])()
-    return made
-
-
 @pytest.fixture(params=DRIVERS)
 def driver(request: pytest.FixtureRequest) -> Driver:
-    return _driver(request.param)
+    return driver_of(request.param)
 
 
 def values(rank: int, shape: tuple[int, ...], dtype: str) -> Array:
@@ -272,17 +260,3 @@ def test_what_an_adapter_lacks_of_horovods_collectives_is_said(driver: Driver) -
                 AttributeError, match=rf"no attribute '{name}': .*allgather_object.*byteps\.torch"
             ):
                 getattr(driver.module, name)
-
-
-def test_ranks_may_run_different_frameworks(ranks: Ranks) -> None:
-    drivers = [_driver(framework) for framework in DRIVERS] * (1 if len(DRIVERS) > 1 else 2)
-
-    def work(session: Session) -> list[float]:
-        driver = drivers[session.rank]
-        way = next(iter(driver.alternatives))
-        found = driver.alternatives[way](session, np.array([1.0, 2.0]) * (session.rank + 1), name="x")
-        return [*found.tolist(), *driver.broadcast(session, np.array([7.0 + session.rank]), 1, "y").tolist()]
-
-    size = len(drivers)
-    mean = (size + 1) / 2
-    assert ranks(size, work) == [[mean, 2 * mean, 8.0]] * size

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -232,9 +231,3 @@ def test_two_steps_without_an_update_between_them(ranks: Ranks) -> None:
             step()
 
     ranks(2, work)
-
-
-@pytest.mark.parametrize("module", ["byteps.keras", "byteps.tensorflow.keras", "byteps.jax"])
-def test_frameworks_where_nothing_can_wait_for_a_variable_say_so(module: str) -> None:
-    with pytest.raises(NotImplementedError, match="cannot cross the barrier: "):
-        importlib.import_module(module).CrossBarrier(optimizers.SGD(), [])

@@ -206,7 +206,6 @@ def test_the_job_that_it_starts_measures_the_same(
         (["pushpull", "--sizes", "x"], "'x' is not a size"),
         (["pushpull", "--servers", "2"], "give --np as well"),
         (["pushpull"], "`--np 2` starts a job on this machine"),
-        (["train", "--model", "tiny"], "byteps run -np 2 byteps bench train --model tiny"),
     ],
 )
 def test_wrong_use_is_explained(
@@ -216,3 +215,11 @@ def test_wrong_use_is_explained(
         monkeypatch.delenv(name, raising=False)
     assert main(["bench", *words]) == 2
     assert text in capsys.readouterr().err
+
+
+def test_training_without_torch_is_refused(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    assert main(["bench", "train", "--model", "tiny"]) == 2
+    assert "pip install torch" in capsys.readouterr().err

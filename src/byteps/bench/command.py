@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import importlib.util
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
@@ -89,6 +90,11 @@ def _train(arguments: argparse.Namespace) -> int:
         return _start(arguments, [word for option in options for word in option])
 
     def measured(config: Config) -> dict[str, Any] | None:
+        if importlib.util.find_spec("torch") is None:
+            raise ConfigError(
+                "train runs torch modules, and torch is not installed here: pip install torch. "
+                "`byteps bench pushpull` needs no framework"
+            )
         from byteps.bench.membership import member
         from byteps.bench.training import measure
 
