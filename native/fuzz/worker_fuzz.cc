@@ -123,7 +123,7 @@ class WorkerRun {
     if (what == 0) lane_.retract(1 + server);
     if (what == 1) join(server);
     if (what == 2) lane_.set_credit(script_.byte());
-    if (what == 7 && script_.one_in(16)) std::this_thread::sleep_for(kPause);
+    if (what == 7 && script_.one_in(16)) std::this_thread::sleep_for(kPause);  // workload
     if (what == 3 && script_.one_in(4)) {
       failed_ = true;
       lane_.fail(Status::departed, server);
