@@ -28,8 +28,8 @@ def _matches(pattern: re.Pattern[str], *, allowed: tuple[str, ...] = ()) -> list
         f"{source.name}:{number} {line.strip()}"
         for source in native_sources()
         if source.name not in allowed
-        for number, line in enumerate(_code(source), 1)
-        if pattern.search(line)
+        for number, (line, code) in enumerate(zip(source.text.splitlines(), _code(source), strict=True), 1)
+        if pattern.search(code)
     ]
 
 
