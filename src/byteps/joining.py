@@ -7,11 +7,10 @@ import os
 import weakref
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from byteps import _native
 from byteps.communicator import Alone, Communicator, Engine, ParameterServer
-from byteps.communicator.node_collectives import NodeEngine
 from byteps.config import Config
 from byteps.control import ControlClient, Relay
 from byteps.diagnostics import DumpOnSignal
@@ -32,6 +31,9 @@ from byteps.worker import (
     start_data_plane,
     uses_collectives,
 )
+
+if TYPE_CHECKING:
+    from byteps.communicator.node_collectives import NodeEngine
 
 _log = logging.getLogger("byteps.session")
 

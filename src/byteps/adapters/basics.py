@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from byteps.adapters import current
 from byteps.adapters.process_sets import ProcessSet, add_process_set, group_of, wait_for_members
 from byteps.communicator import Engine, Meeting
-from byteps.communicator.node_collectives import NodeEngine, NodeMeeting
 from byteps.config import Config
 from byteps.errors import ConfigError
 from byteps.session import Session
 from byteps.trace import DYNAMIC, LaterTrace
+
+if TYPE_CHECKING:
+    from byteps.communicator.node_collectives import NodeEngine, NodeMeeting
 
 
 def init(

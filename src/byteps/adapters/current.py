@@ -9,15 +9,17 @@ import atexit
 import logging
 import sys
 from collections.abc import Callable
-from typing import TypeVar, cast
+from typing import TYPE_CHECKING, TypeVar, cast
 
 from byteps.communicator import Engine
-from byteps.communicator.node_collectives import NodeEngine
 from byteps.config import Config, resolve
 from byteps.errors import NotInitialized
 from byteps.joining import connect
 from byteps.logs import set_up_logging
 from byteps.session import Session
+
+if TYPE_CHECKING:
+    from byteps.communicator.node_collectives import NodeEngine
 
 Discover = Callable[[Config], "tuple[Config, Callable[[], None]]"]
 """Completes settings from what a launcher offers; the second value undoes it at shutdown."""

@@ -10,8 +10,10 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from byteps.session import Buffer
+from byteps.communicator.node_first import NodeFirst
+from byteps.session import Buffer, Session
 from byteps.torch.transfers import Transfer
+from byteps.wire import TensorSpec
 
 
 @dataclass(slots=True)
@@ -164,6 +166,14 @@ class CudaStreams:
     def drain(self) -> None:
         """See ``Streams``."""
         self._sums.synchronize()
+
+
+def summed_on(session: Session, spec: TensorSpec) -> str:
+    """The GPU on which this rank's node sums such a tensor; empty: it goes through host memory."""
+    first = session.communicator
+    if not isinstance(first, NodeFirst) or first.engine is None or not first.takes(spec):
+        return ""
+    return "" if first.engine.device == "cpu" else first.engine.device
 
 
 def check_device(tensor_device: torch.device, own: str, name: str) -> None:

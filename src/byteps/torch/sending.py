@@ -13,9 +13,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from byteps.communicator.node_first import NodeFirst
 from byteps.session import Session
-from byteps.torch.node_streams import OnDevice, check_device, device_buffer
 from byteps.torch.transfers import Pending, buffer
 from byteps.wire import TensorSpec
 
@@ -67,15 +65,15 @@ def start(
         DeclarationError: The name stands for another shape, dtype or op.
     """
     given = source if source is not None else target
-    memory_of = buffer
+    memory_of, on_device = buffer, None
     if given is not None and given.is_cuda:
-        own = _summed_on(session, spec)
-        if not own:
-            from byteps.torch import staging  # only where there is CUDA
+        from byteps.torch import node_streams, staging  # only where there is CUDA
 
+        own = node_streams.summed_on(session, spec)
+        if not own:
             return staging.start(session, spec, source, target, priority, stager)
-        check_device(given.device, own, spec.name)
-        memory_of = device_buffer
+        node_streams.check_device(given.device, own, spec.name)
+        memory_of, on_device = node_streams.device_buffer, node_streams.OnDevice
     sent = None if source is None else _contiguous(source)
     received = sent
     if target is not None and target is not source:
@@ -87,20 +85,11 @@ def start(
     outgoing = None if sent is None else memory_of(sent)
     incoming = outgoing if received is sent else None if received is None else memory_of(received)
     transfer = session.submit(spec, outgoing, incoming, priority=priority)
-    on_device = memory_of is device_buffer
     return Pending(
-        OnDevice(transfer, incoming) if on_device else transfer,
+        transfer if on_device is None else on_device(transfer, incoming),
         target,
         None if received is target else received,
     )
-
-
-def _summed_on(session: Session, spec: TensorSpec) -> str:
-    """The GPU on which this rank's node sums such a tensor; empty: it goes through host memory."""
-    first = session.communicator
-    if not isinstance(first, NodeFirst) or first.engine is None or not first.takes(spec):
-        return ""
-    return "" if first.engine.device == "cpu" else first.engine.device
 
 
 _CONTIGUOUS = torch.contiguous_format

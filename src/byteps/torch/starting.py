@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from byteps.adapters import basics
 from byteps.adapters.process_sets import ProcessSet
 from byteps.communicator import Collectives, Meeting
-from byteps.communicator.node_collectives import NodeCollectives, NodeMeeting
 from byteps.config import Config
+
+if TYPE_CHECKING:
+    from byteps.communicator.node_collectives import NodeCollectives, NodeMeeting
 
 
 def init(
