@@ -34,7 +34,7 @@ def settings_of(config: Config) -> JobSettings:
         deterministic=config.deterministic,
         communicator="allreduce" if uses_collectives(config) else "parameter-server",
         tuning=_tuning_of(config),
-        node_collectives=config.node_collectives,  # type: ignore[arg-type]
+        node_collectives=config.node_collectives,  # type: ignore[arg-type]  # Config checks choices
     )
 
 

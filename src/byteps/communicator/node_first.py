@@ -306,7 +306,7 @@ class NodeFirst:
             status, peer = self._sum_shares(piece)
         except DeclarationError:
             status, peer = RETRACTED, 0
-        except Exception as error:
+        except Exception as error:  # whatever the engine raises: the rounds fail with it
             self._loop.put(partial(self._break, error))
             return
         self._loop.put(lambda: self._arrived.append((*part, status, peer)))

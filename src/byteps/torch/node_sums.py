@@ -148,7 +148,7 @@ class NodeSums:
         """See ``NodeCollectives``."""
         group = self._group
         if group is not None:
-            with contextlib.suppress(RuntimeError):
+            with contextlib.suppress(RuntimeError):  # a group that has failed, or cannot be ended early
                 group.abort()
 
     def close(self) -> None:
