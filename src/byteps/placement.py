@@ -107,9 +107,16 @@ class Placer:
         """Bytes that each server holds now."""
         return [sum(lanes) for lanes in self._loads]
 
-    def partition_size(self, batch_bytes: int) -> int:
-        """Size in bytes of a batch's partitions: whole grains, smaller for small models and many servers."""
-        total = batch_bytes + sum(self.loads)
+    def partition_size(self, sizes: Sequence[int]) -> int:
+        """Size in bytes of a batch's partitions: whole grains, smaller for small models and many servers.
+
+        A batch of several tensors is a model, whatever was placed before (a broadcast of the same model, as a
+        rule, that is over). A tensor on its own is taken for one of many, with all that were placed before.
+
+        Args:
+            sizes: Bytes of each tensor of the batch.
+        """
+        total = sum(sizes) + (sum(self.loads) if len(sizes) == 1 else 0)
         share = total // (len(self._loads) * PARTITIONS_PER_SERVER)
         return min(self.partition_bytes, max(GRAIN_BYTES, share // GRAIN_BYTES * GRAIN_BYTES))
 
@@ -123,7 +130,7 @@ class Placer:
         Returns:
             For each tensor its partitions in order: whole grains but for the last, none for 0 bytes.
         """
-        size = self.partition_size(sum(sizes))
+        size = self.partition_size(sizes)
         if partition_bytes:
             size = max(1, partition_bytes // GRAIN_BYTES) * GRAIN_BYTES
         cuts = [

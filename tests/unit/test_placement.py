@@ -81,9 +81,21 @@ def test_placement_is_the_same_for_the_same_batches() -> None:
 
 def test_partition_size_is_limited_by_the_setting_and_by_a_small_part_of_the_mean() -> None:
     placer = Placer(2, 1, 4 * MIB)
-    assert placer.partition_size(10_000 * MIB) == 4 * MIB
-    assert placer.partition_size(400 * MIB) == MIB
-    assert placer.partition_size(10) == GRAIN_BYTES
+    assert placer.partition_size([10_000 * MIB]) == 4 * MIB
+    assert placer.partition_size([150 * MIB, 250 * MIB]) == MIB
+    assert placer.partition_size([10]) == GRAIN_BYTES
+
+
+def test_what_was_placed_before_a_model_does_not_make_its_partitions_larger() -> None:
+    placer = Placer(2, 1, 4 * MIB)
+    broadcast, gradients = placer.place([200 * MIB] * 2), placer.place([200 * MIB] * 2)
+    assert {part.nbytes for parts in (*broadcast, *gradients) for part in parts} == {MIB}
+
+
+def test_a_tensor_on_its_own_is_cut_as_one_of_all() -> None:
+    placer = Placer(2, 1, 4 * MIB)
+    placer.place([200 * MIB] * 2)
+    assert {part.nbytes for part in placer.place([MIB])[0]} == {MIB}
 
 
 def test_tensors_of_one_shape_begin_with_different_servers() -> None:

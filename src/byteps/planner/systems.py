@@ -48,7 +48,7 @@ class Servers:
 
     def partition_bytes(self, profile: Profile, cluster: Cluster, path: DataPath) -> int:
         """The largest partition that the coordinator would make, in bytes."""
-        return self._placer(cluster, path).partition_size(profile.nbytes)
+        return self._placer(cluster, path).partition_size([layer.nbytes for layer in profile.layers])
 
     def simulate(
         self,
