@@ -2,6 +2,7 @@
 
 ``current``     the session behind ``rank()``, ``push_pull()`` and friends
 ``basics``      the public calls that touch no tensor
+``exports``     what every adapter exports as it is
 ``reductions``  average/op arguments, tensor names, root ranks
 ``calls``       one round of one tensor, with the user's arguments resolved
 ``arrays``      rounds of numpy arrays
