@@ -16,7 +16,6 @@ from byteps.adapters.basics import init
 from byteps.adapters.exchange import allgather_object, broadcast_object
 from byteps.adapters.exports import *
 from byteps.jax.compression import Compression
-from byteps.jax.cross_barrier import CrossBarrier
 from byteps.jax.ops import allreduce, broadcast, push_pull
 from byteps.jax.parameters import broadcast_parameters
 from byteps.jax.transform import push_pull_gradients
@@ -34,6 +33,15 @@ __all__ = [
     "push_pull_gradients",
 ]
 __all__ += exports.__all__
+
+
+class CrossBarrier(absent.Refused):
+    """Is not there: a compiled step ends when all of its results are."""
+
+    reason = (
+        "byteps.jax cannot cross the barrier: a step that JAX has compiled ends when all of its results are "
+        "there, and JAX arrays cannot be updated where they are read. Use push_pull_gradients()"
+    )
 
 
 def __getattr__(name: str) -> NoReturn:

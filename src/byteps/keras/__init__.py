@@ -7,13 +7,12 @@
 
 from __future__ import annotations
 
-from byteps.adapters import exports, process_sets
+from byteps.adapters import absent, exports, process_sets
 from byteps.adapters.basics import init, join
 from byteps.adapters.exports import *
 from byteps.adapters.process_sets import *
 from byteps.keras import callbacks as callbacks
 from byteps.keras.compression import Compression
-from byteps.keras.cross_barrier import CrossBarrier
 from byteps.keras.optimizer import DistributedOptimizer, PartialDistributedOptimizer, load_model
 from byteps.keras.values import (
     allgather,
@@ -44,3 +43,13 @@ __all__ = [
 ]
 __all__ += exports.__all__
 __all__ += process_sets.__all__
+
+
+class CrossBarrier(absent.Refused):
+    """Is not there: ``fit`` updates all variables within a step."""
+
+    reason = (
+        "byteps.keras cannot cross the barrier: fit() ends each step by an update of all variables, and "
+        "nothing may wait where it reads them. Use DistributedOptimizer, or a training loop of your own: "
+        "byteps.tensorflow.CrossBarrier, byteps.torch.CrossBarrier"
+    )

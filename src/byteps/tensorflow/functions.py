@@ -8,9 +8,8 @@ from typing import Any
 import tensorflow as tf
 
 from byteps.adapters.calls import Call, Check, copy_call
-from byteps.adapters.exchange import ObjectExchange
-from byteps.adapters.objects import ObjectCodec
-from byteps.adapters.process_sets import ProcessSet, group_of
+from byteps.adapters.exchange import ObjectExchange, exchange_of
+from byteps.adapters.process_sets import ProcessSet
 from byteps.adapters.variables import broadcast_arrays
 from byteps.session import Session
 from byteps.tensorflow.rounds import carry_out, dense
@@ -141,23 +140,12 @@ def broadcast_object(
     *,
     allow_pickle: bool = False,
 ) -> Any:
-    """Return the root's object on every rank.
+    """``byteps.torch.broadcast_object`` with TensorFlow's arguments; send ``tensor.numpy()`` for tensors.
 
     Args:
-        obj: None, bool, int, float, complex, str, bytes, lists, tuples, sets and dicts of such, numpy arrays
-            and scalars (``tensor.numpy()``). With ``allow_pickle`` anything that pickle can do. Only the
-            root's counts.
-        root_rank: The rank that sends.
+        obj, root_rank, name, process_set, allow_pickle: As there, errors included.
         session: The byteps session, that of ``init()`` if not given. A TensorFlow 1 session, as Horovod
             scripts pass, is not needed and means nothing.
-        name: Identifies the call across ranks; by the order of calls if not given.
-        process_set: The ranks that take part; all if not given. ``root_rank`` is a global rank all the same.
-        allow_pickle: Send the object pickled; the same on all ranks. Unpickling runs what the root says.
-
-    Raises:
-        TypeError: On the root: the object holds what cannot be sent. The other ranks get a ValueError.
-        ValueError: The root is no rank, or pickled without ``allow_pickle`` here.
-        NotInitialized: ``init()`` has not been called.
     """
     return _exchange(session, allow_pickle, process_set).broadcast(obj, root_rank, name)
 
@@ -175,21 +163,9 @@ def allgather_object(
     *,
     allow_pickle: bool = False,
 ) -> list[Any]:
-    """Return every rank's object on every rank, in the order of the ranks.
-
-    Args:
-        obj: As for ``broadcast_object``; it may differ between ranks in type and size.
-        session, name, process_set: As for ``broadcast_object``.
-        allow_pickle: Send objects pickled; the same on all ranks.
-
-    Raises:
-        TypeError: This rank's object holds what cannot be sent. The other ranks get a ValueError.
-        ValueError: Another rank's object cannot be sent.
-        NotInitialized: ``init()`` has not been called.
-    """
+    """Return every rank's object on every rank, in the order of the ranks; see ``broadcast_object``."""
     return _exchange(session, allow_pickle, process_set).allgather(obj, name)
 
 
 def _exchange(session: Any, allow_pickle: bool, process_set: ProcessSet | None) -> ObjectExchange:
-    group = group_of(process_set, session if isinstance(session, Session) else None)
-    return ObjectExchange(group.session, ObjectCodec(), allow_pickle, group.members)
+    return exchange_of(process_set, session if isinstance(session, Session) else None, allow_pickle)

@@ -4,7 +4,7 @@
 ``gathers`` ``scatters`` ``grouped``    Horovod's other collectives; ``mpi_ops`` has all names
 ``sparse`` ``adasum`` ``sync_batch_norm``  sparse sums, Adasum, batch normalisation
 ``functions`` ``optimizer_state``       parameters, optimizer state, Python objects (``objects``)
-``optimizer`` ``parallel``              training; both stand on ``gradients`` (``slots``, ``usage``)
+``optimizer`` ``parallel``              training; both stand on ``gradients`` (``slots``)
 ``cross_barrier``                       steps that do not wait (``crossing``, ``reads``, ``views``)
 ``tensors`` ``staging`` ``compression`` tensors as buffers
 ``comm_hook`` ``compiled``              torch's own DistributedDataParallel; a warning about torch.compile
