@@ -27,7 +27,10 @@ def takes(
         def call(*args: P.args, **kwargs: P.kwargs) -> ResultT:
             return body(*arguments(*args, **kwargs))
 
-        call.__signature__ = inspect.signature(arguments)  # type: ignore[attr-defined]
+        returned = inspect.signature(body).return_annotation
+        call.__signature__ = inspect.signature(arguments).replace(  # type: ignore[attr-defined]
+            return_annotation=returned
+        )
         return call
 
     return decorate
