@@ -11,10 +11,11 @@ VENV ?= .venv
 MXNET_VENV ?= $(VENV)-mxnet
 PY := $(VENV)/bin/python
 PIP := $(PY) -m pip install --quiet
+WHEELS := build/wheels
 NATIVE := CMakeLists.txt $(wildcard native/*.cc native/*.h)
 CHECKED := src tests benchmarks examples
 
-.PHONY: help setup demo test lint format bench native-test sanitize fuzz test-rdma clean
+.PHONY: help setup demo test wheel lint format bench native-test sanitize fuzz test-rdma clean
 .DEFAULT_GOAL := help
 
 help:
@@ -22,6 +23,7 @@ help:
 	@echo '                  $(MXNET_VENV) with MXNet, whose numpy no other framework takes'
 	@echo 'make demo         train a small CNN on MNIST images with 2 workers and 2 servers'
 	@echo 'make test         all tests: native (ctest), then Python (pytest), in an environment for each framework'
+	@echo 'make wheel        the wheel that make test installs there, in $(WHEELS)'
 	@echo 'make lint         ruff and mypy; `make format` mends what ruff can'
 	@echo 'make bench        the figures of docs/benchmarks.md'
 	@echo 'make native-test  the native tests alone'
@@ -37,8 +39,13 @@ setup: $(VENV)/.installed $(MXNET_VENV)/.installed
 demo: $(VENV)/.installed
 	$(PY) -m byteps run -np 2 --servers 2 $(PY) examples/mnist.py
 
-test: $(VENV)/.developer $(MXNET_VENV)/.installed native-test
-	$(PY) -m tests.environments $(MXNET_VENV)
+test: $(VENV)/.developer $(MXNET_VENV)/.installed native-test wheel
+	$(PY) -m tests.environments $(WHEELS) $(MXNET_VENV)
+
+# The one that `make test` tests. Built in the editable install's folder, where all is compiled already.
+wheel: $(VENV)/.developer
+	@rm -rf $(WHEELS)
+	@CXX=$(CXX) $(PY) -m pip wheel --quiet --no-build-isolation --no-deps --config-settings build-dir=build --wheel-dir $(WHEELS) .
 
 lint: $(VENV)/.developer
 	$(PY) -m ruff check $(CHECKED)

@@ -1,8 +1,8 @@
-"""Runs the suite, session by session, and sums up: ``python -m tests.environments MXNET_ENVIRONMENT``.
+"""Runs the suite, session by session, and sums up: ``python -m tests.environments WHEELS MXNET_ENVIRONMENT``.
 
 Each framework's session runs where none of the others is, the core's where there is none at all (``views``).
-What takes several of them, and all jobs of processes, run in this interpreter's own environment. MXNet has
-one of its own too, as it needs a numpy that no other framework takes.
+What takes several of them, and all jobs of processes, run where all are. MXNet has an environment of its own,
+as it needs a numpy that no other framework takes. byteps is everywhere the one wheel in the folder WHEELS.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def _installed(names: list[str]) -> str:
     return names[-1]
 
 
-def run(python: str, *words: str) -> tuple[int, str]:
+def run(python: Path, *words: str) -> tuple[int, str]:
     """Run tests by an interpreter; pytest's exit code, and how many tests passed in words."""
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.xml"
@@ -101,22 +101,26 @@ def counts(report: Path) -> str:
     return f"{passed} passed, {failed} failed, {skipped} skipped in {float(found.attrib['time']):.0f} s"
 
 
-def main(mxnet: str) -> int:
+def main(wheels: str, mxnet: str) -> int:
     """Run all and print one line for each session; the first exit code that is not 0."""
     results: dict[str, tuple[int, str]] = {}
-    with tempfile.TemporaryDirectory() as folder:
+    (wheel,) = Path(wheels).glob("byteps-*.whl")
+    with tempfile.TemporaryDirectory() as made:
+        folder = Path(made)
+        package = views.install(wheel, folder / "package")
         for session in SESSIONS:
-            view = views.make(Path(folder) / session.name, session.roots())
-            results[session.name] = run(str(view), *words_for(session))
-    results["together"] = run(sys.executable, *words_for(None))
-    python = Path(mxnet) / "bin" / "python"
-    if python.exists():
-        results["mxnet"] = run(str(python), *MXNET_TESTS)
-    else:
-        results["mxnet"] = 0, f"not run, as it is not installed in {mxnet}: it needs Python 3.11 or older"
+            view = views.make(folder / session.name, package, session.roots())
+            results[session.name] = run(view, *words_for(session))
+        results["together"] = run(views.make_of_all(folder / "together", package), *words_for(None))
+        python = Path(mxnet) / "bin" / "python"
+        if python.exists():
+            view = views.make_of_all(folder / "mxnet", package, str(python))
+            results["mxnet"] = run(view, *MXNET_TESTS)
+        else:
+            results["mxnet"] = 0, f"not run, as it is not installed in {mxnet}: it needs Python 3.11 or older"
     print("", *(f"{name}: {words}" for name, (_, words) in results.items()), sep="\n", flush=True)
     return next((code for code, _ in results.values() if code), 0)
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1]))
+    sys.exit(main(*sys.argv[1:]))

@@ -1,12 +1,16 @@
-"""Environments that show a part of what is installed: what some distributions need, and nothing else.
+"""Environments that show what is installed elsewhere: what some distributions need and nothing else, or all.
 
 Whoever installs byteps for one framework has none of the others. A view is a virtual environment whose
-packages are links to those of this interpreter's, so it takes no room and less than a second to make.
+packages are those of another interpreter, so it takes no room and less than a second to make. byteps itself
+is the one that ``install`` has unpacked from a wheel.
 """
 
 from __future__ import annotations
 
 import contextlib
+import json
+import subprocess
+import sys
 import venv
 from collections.abc import Iterable, Iterator
 from importlib.metadata import Distribution, PackageNotFoundError, distribution
@@ -14,6 +18,8 @@ from pathlib import Path
 
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
+
+BYTEPS = "byteps"
 
 
 def needed(roots: Iterable[str]) -> dict[str, Distribution]:
@@ -56,26 +62,56 @@ def _requirements(of: Distribution, extra: str) -> Iterator[Requirement]:
             yield requirement
 
 
-def make(folder: Path, roots: Iterable[str]) -> Path:
-    """Make a view.
+def install(wheel: Path, folder: Path) -> Path:
+    """Unpack a wheel of byteps for all views; returns where."""
+    where = ["--quiet", "--no-deps", "--no-index", "--no-warn-script-location", "--target", str(folder)]
+    subprocess.run([sys.executable, "-m", "pip", "install", *where, str(wheel)], check=True)
+    return folder
+
+
+def make(folder: Path, package: Path, roots: Iterable[str]) -> Path:
+    """Make a view of some distributions of this interpreter.
 
     Args:
         folder: Is not there yet.
+        package: See ``install``.
         roots: See ``needed``.
 
     Returns:
         Its interpreter.
     """
     venv.create(folder, symlinks=True)
-    packages = next(folder.glob("lib/python3*/site-packages"))
-    for one in needed(roots).values():
-        for path in _paths(one):
+    packages = _show(package, folder)
+    for name, one in needed(roots).items():
+        for path in _paths(one) if name != BYTEPS else ():
             link = packages / path.name
             if not link.exists():
                 link.symlink_to(path)
-        for script in one.entry_points.select(group="console_scripts"):
-            _write_script(folder / "bin", script.name, script.module, script.attr)
+        _write_scripts(one, folder / "bin")
     return folder / "bin" / "python"
+
+
+def make_of_all(folder: Path, package: Path, python: str = sys.executable) -> Path:
+    """Make a view of all that an interpreter has installed; arguments and result are those of ``make``.
+
+    A ``.pth`` file names the interpreter's folders of packages. Python does not look for further ones there,
+    such as that of an editable install.
+    """
+    subprocess.run([python, "-m", "venv", "--symlinks", "--without-pip", str(folder)], check=True)
+    packages = _show(package, folder)
+    asked = "import json, sys; print(json.dumps([path for path in sys.path if path.endswith('-packages')]))"
+    shown = subprocess.run([python, "-c", asked], check=True, capture_output=True, text=True).stdout
+    (packages / "shown.pth").write_text("".join(f"{path}\n" for path in json.loads(shown)))
+    _write_scripts(distribution(BYTEPS), folder / "bin")
+    return folder / "bin" / "python"
+
+
+def _show(package: Path, folder: Path) -> Path:
+    """Link byteps into a new environment; its folder of packages."""
+    packages = next(folder.glob("lib/python3*/site-packages"))
+    for path in package.glob(f"{BYTEPS}*"):
+        (packages / path.name).symlink_to(path)
+    return packages
 
 
 def _paths(of: Distribution) -> set[Path]:
@@ -84,9 +120,9 @@ def _paths(of: Distribution) -> set[Path]:
     return {Path(str(of.locate_file(top))) for top in tops}
 
 
-def _write_script(folder: Path, name: str, module: str, function: str) -> None:
-    path = folder / name
-    path.write_text(
-        f"#!{folder}/python\nimport sys\nfrom {module} import {function}\nsys.exit({function}())\n"
-    )
-    path.chmod(0o755)
+def _write_scripts(of: Distribution, folder: Path) -> None:
+    for script in of.entry_points.select(group="console_scripts"):
+        path = folder / script.name
+        call = f"import sys\nfrom {script.module} import {script.attr}\nsys.exit({script.attr}())\n"
+        path.write_text(f"#!{folder}/python\n{call}")
+        path.chmod(0o755)

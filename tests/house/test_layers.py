@@ -58,7 +58,7 @@ def _modules() -> dict[str, Source]:
     return {module_name(source): source for source in python_sources("src")}
 
 
-def _area(module: str) -> str:
+def area(module: str) -> str:
     """The part of the package that a module belongs to: ``byteps.torch.ddp`` is in ``torch``."""
     if f"{module}.".startswith("byteps.tensorflow.keras."):
         return "keras"  # the same under another name
@@ -87,7 +87,7 @@ def _edges() -> Iterator[tuple[str, str, str]]:
 
 def test_every_module_has_a_layer() -> None:
     known = {name for layer in LAYERS for name in layer} | {""}
-    unknown = sorted({_area(module) for module in _modules()} - known)
+    unknown = sorted({area(module) for module in _modules()} - known)
     assert not unknown, report(
         "Modules without a layer", unknown, "Give each its line in LAYERS, as low as it fits."
     )
@@ -98,8 +98,8 @@ def test_modules_import_only_from_lower_layers() -> None:
     wrong = [
         f"{place}: {module} imports {imported}"
         for module, imported, place in _edges()
-        if _area(module) and _area(imported) and _area(module) != _area(imported)
-        if level[_area(imported)] >= level[_area(module)]
+        if area(module) and area(imported) and area(module) != area(imported)
+        if level[area(imported)] >= level[area(module)]
     ]
     assert not wrong, report("Imports against the layers", wrong, "Move the shared part down, or pass it in.")
 
@@ -128,9 +128,9 @@ def test_adapters_do_not_import_each_other() -> None:
     wrong = [
         f"{place}: {module} imports {imported}"
         for module, imported, place in _edges()
-        if _area(module) != _area(imported)
-        if {_area(module), _area(imported)} <= set(FRAMEWORK_ADAPTERS)
-        if not (_area(module) == "keras" and _area(imported) in KERAS_BACKENDS)
+        if area(module) != area(imported)
+        if {area(module), area(imported)} <= set(FRAMEWORK_ADAPTERS)
+        if not (area(module) == "keras" and area(imported) in KERAS_BACKENDS)
     ]
     assert not wrong, report(
         "Adapters that import each other", wrong, "Shared parts live in byteps.adapters."
@@ -142,6 +142,6 @@ def test_frameworks_are_imported_by_their_own_adapter_only() -> None:
         f"{source.name}:{line} imports {name}"
         for module, source in _modules().items()
         for line, name, _ in imports(source)
-        if name.split(".")[0] in set(FRAMEWORK_ADAPTERS) - {_area(module), TRAINERS.get(module)}
+        if name.split(".")[0] in set(FRAMEWORK_ADAPTERS) - {area(module), TRAINERS.get(module)}
     ]
     assert not wrong, report("Framework imports outside", wrong, "Pass a buffer or a callable instead.")

@@ -1,8 +1,8 @@
-"""Calls of Horovod's that an adapter lacks: who asks for one is told what to call."""
+"""What an adapter lacks: who asks for it is told what to call."""
 
 from __future__ import annotations
 
-from typing import NoReturn
+from typing import ClassVar, NoReturn
 
 _ABSENT = frozenset(
     {
@@ -20,6 +20,19 @@ _ABSENT = frozenset(
         "sparse_allreduce_async",
     }
 )
+
+
+class Refused:
+    """A class that cannot be in an adapter. Adapters derive it from this.
+
+    Attributes:
+        reason: Why, and what to use.
+    """
+
+    reason: ClassVar[str]
+
+    def __init__(self, *arguments: object, **options: object) -> None:
+        raise NotImplementedError(self.reason)
 
 
 def refuse(module: str, name: str) -> NoReturn:

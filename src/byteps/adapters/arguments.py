@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypedDict
 
 from byteps.adapters.process_sets import Group, ProcessSet, group_of
+from byteps.dtypes import ReduceOp
 from byteps.session import Session
 
 if TYPE_CHECKING:
@@ -35,6 +38,29 @@ class Scaling(Among, total=False):
 
     prescale_factor: float
     postscale_factor: float
+
+
+@dataclass(frozen=True)
+class Grouped:
+    """A reduction of several tensors together, with its arguments resolved. Adapters derive theirs from it.
+
+    Attributes:
+        group: The ranks.
+        named: Name on the wire, and whether it is used only once.
+        op: How to reduce.
+        scales: Factors for each contribution and for the result.
+    """
+
+    group: Group
+    named: tuple[str, bool]
+    op: ReduceOp
+    scales: tuple[float, float]
+
+
+def check_several(kind: str, tensors: Sequence[object]) -> None:
+    """Raise ValueError if a call that takes several tensors together is given none."""
+    if not tensors:
+        raise ValueError(f"{kind} needs at least one tensor")
 
 
 def group_among(**given: Unpack[Among]) -> Group:

@@ -10,7 +10,7 @@ import msgspec
 
 from byteps.adapters.blocks import describe
 from byteps.adapters.process_sets import Group, ProcessSet, group_of
-from byteps.adapters.reductions import Average, Operator, check_gradient, checked_root, resolve_op
+from byteps.adapters.reductions import Average, Operator, check_gradient, checked_root, resolve_op, shown
 from byteps.dtypes import DType, ReduceOp
 from byteps.session import Session
 from byteps.wire import TensorSpec
@@ -122,7 +122,7 @@ def reduction_call(
         NotInitialized: There is no session.
     """
     resolved = resolve_op(average, op)
-    check("push_pull" if name is None else repr(name), resolved)
+    check(shown("push_pull", name), resolved)
     if priority is not None and not isinstance(priority, int):
         raise TypeError(f"priority= must be an integer or None, not {priority!r}")
     group = group_of(process_set, session)
@@ -146,7 +146,7 @@ def copy_call(
     process_set: ProcessSet | None = None,
 ) -> Call:
     """Resolve the arguments of a broadcast. Errors are those of ``reduction_call``."""
-    check("broadcast" if name is None else repr(name), ReduceOp.COPY)
+    check(shown("broadcast", name), ReduceOp.COPY)
     group = group_of(process_set, session)
     root = checked_root(group.session, root_rank)
     if root not in group.ranks:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from byteps.adapters.arrays import buffer
-from byteps.adapters.current import current
-from byteps.adapters.objects import ObjectCodec
+from byteps.adapters.objects import Kind, ObjectCodec
+from byteps.adapters.process_sets import ProcessSet, group_of
 from byteps.adapters.reductions import checked_root, wire_name
 from byteps.dtypes import DType, ReduceOp
 from byteps.session import Handle, Session
@@ -128,6 +129,21 @@ class ObjectExchange:
         return sizes
 
 
+def exchange_of(
+    process_set: ProcessSet | None, session: Session | None, allow_pickle: bool, kinds: Sequence[Kind] = ()
+) -> ObjectExchange:
+    """Resolve a call's arguments.
+
+    Args:
+        process_set: The ranks that take part; all if None.
+        session: The session of ``init()`` if None.
+        allow_pickle: As for ``ObjectExchange``.
+        kinds: Types that the adapter sends in its own way.
+    """
+    group = group_of(process_set, session)
+    return ObjectExchange(group.session, ObjectCodec(kinds), allow_pickle, group.members)
+
+
 def broadcast_object(
     obj: object,
     root_rank: int = 0,
@@ -149,13 +165,11 @@ def broadcast_object(
         TypeError, ValueError: The object cannot be sent, or the root is no rank; on all ranks.
         NotInitialized: ``init()`` has not been called.
     """
-    exchange = ObjectExchange(current() if session is None else session, ObjectCodec(), allow_pickle)
-    return exchange.broadcast(obj, root_rank, name)
+    return exchange_of(None, session, allow_pickle).broadcast(obj, root_rank, name)
 
 
 def allgather_object(
     obj: object, name: str | None = None, *, allow_pickle: bool = False, session: Session | None = None
 ) -> list[Any]:
     """Return every rank's object on every rank, in the order of the ranks. See ``broadcast_object``."""
-    exchange = ObjectExchange(current() if session is None else session, ObjectCodec(), allow_pickle)
-    return exchange.allgather(obj, name)
+    return exchange_of(None, session, allow_pickle).allgather(obj, name)

@@ -17,6 +17,9 @@ from byteps.errors import ConfigError
 from byteps.session import Buffer, Session
 from byteps.wire import TensorSpec
 
+# What adapters export.
+__all__ = ["ProcessSet", "add_process_set", "global_process_set", "remove_process_set"]
+
 
 @dataclass(frozen=True, slots=True)
 class Group:

@@ -54,6 +54,11 @@ def check_gradient(name: str, op: ReduceOp) -> None:
         )
 
 
+def shown(kind: str, name: str | None) -> str:
+    """What errors call a tensor before it has its name on the wire: the user's name, or the kind of call."""
+    return kind if name is None else repr(name)
+
+
 def wire_name(session: Session, kind: str, name: str | None) -> tuple[str, bool]:
     """The name of a tensor on the wire, and whether it is used only once.
 

@@ -11,55 +11,37 @@ from __future__ import annotations
 
 from typing import NoReturn
 
-from byteps.adapters import absent
-from byteps.adapters.basics import (
-    barrier,
-    get_pushpull_speed,
-    init,
-    is_initialized,
-    local_rank,
-    local_size,
-    rank,
-    shutdown,
-    size,
-    start_timeline,
-    stop_timeline,
-)
+from byteps.adapters import absent, exports
+from byteps.adapters.basics import init
 from byteps.adapters.exchange import allgather_object, broadcast_object
-from byteps.adapters.reductions import Average, Max, Min, Product, Sum
+from byteps.adapters.exports import *
 from byteps.jax.compression import Compression
-from byteps.jax.cross_barrier import CrossBarrier
 from byteps.jax.ops import allreduce, broadcast, push_pull
 from byteps.jax.parameters import broadcast_parameters
 from byteps.jax.transform import push_pull_gradients
 
 __all__ = [
-    "Average",
     "Compression",
     "CrossBarrier",
-    "Max",
-    "Min",
-    "Product",
-    "Sum",
     "allgather_object",
     "allreduce",
-    "barrier",
     "broadcast",
     "broadcast_object",
     "broadcast_parameters",
-    "get_pushpull_speed",
     "init",
-    "is_initialized",
-    "local_rank",
-    "local_size",
     "push_pull",
     "push_pull_gradients",
-    "rank",
-    "shutdown",
-    "size",
-    "start_timeline",
-    "stop_timeline",
 ]
+__all__ += exports.__all__
+
+
+class CrossBarrier(absent.Refused):
+    """Is not there: a compiled step ends when all of its results are."""
+
+    reason = (
+        "byteps.jax cannot cross the barrier: a step that JAX has compiled ends when all of its results are "
+        "there, and JAX arrays cannot be updated where they are read. Use push_pull_gradients()"
+    )
 
 
 def __getattr__(name: str) -> NoReturn:

@@ -18,8 +18,9 @@ from dataclasses import replace
 from typing import Any, Final
 
 from byteps.adapters.calls import Call, copy_call, reduction_call
+from byteps.adapters.compression import compressed
 from byteps.adapters.current import current
-from byteps.adapters.reductions import resolve_op, sequence_number
+from byteps.adapters.reductions import resolve_op, sequence_number, shown
 from byteps.dtypes import ReduceOp
 from byteps.jax.compression import Compression
 from byteps.jax.rounds import differentiable, is_traced
@@ -33,10 +34,10 @@ def push_pull(
     name: str | None = None,
     compression: Any = Compression.none,
     op: ReduceOp | None = None,
-    prescale_factor: float = 1.0,
-    postscale_factor: float = 1.0,
     *,
     priority: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
     session: Session | None = None,
 ) -> Any:
     """Reduce a tree of arrays over all ranks, all leaves in flight together; gradients flow through it.
@@ -48,9 +49,9 @@ def push_pull(
         name: Identifies the tree across ranks.
         compression: One of ``Compression``, or a class like them.
         op: ``Average`` (the default), ``Sum``, ``Min``, ``Max`` or ``Product``.
+        priority: Of the first leaf, 0 if not given; higher numbers are sent first, later leaves count down.
         prescale_factor: Applied to each contribution before the reduction.
         postscale_factor: Applied to the result.
-        priority: Of the first leaf, 0 if not given; higher numbers are sent first, later leaves count down.
         session: The session of ``init()`` if not given.
 
     Returns:
@@ -100,7 +101,7 @@ def _each(
 ) -> Any:
     """Carry out the rounds that ``call_of`` makes for the leaves."""
     leaves, tree_of = named_leaves(tree)
-    label = kind if name is None else repr(name)
+    label = shown(kind, name)
     with leaks_explained(label):
         arrays = arrays_of(leaves, label, op)
         if name is None and is_traced(arrays):  # one name for all runs of the function
@@ -108,11 +109,7 @@ def _each(
             name = f"traced.{number}"
         calls = [call_of(f"{name}{path}" if isinstance(name, str) else name) for path, _ in leaves]
         calls = [replace(call, priority=call.priority - place) for place, call in enumerate(calls)]
-        wires = [compression.compress(array) for array in arrays]
-        results = differentiable(calls, [wire for wire, _ in wires])
-        return tree_of(
-            [compression.decompress(*pair) for pair in zip(results, (c for _, c in wires), strict=True)]
-        )
+        return tree_of(compressed(compression, arrays, lambda wires: differentiable(calls, wires)))
 
 
 def _checked(name: str, op: ReduceOp) -> None:

@@ -7,46 +7,12 @@
 
 from __future__ import annotations
 
-from byteps.adapters.basics import (
-    barrier,
-    cross_rank,
-    cross_size,
-    get_pushpull_speed,
-    init,
-    is_homogeneous,
-    is_initialized,
-    join,
-    local_rank,
-    local_size,
-    rank,
-    shutdown,
-    size,
-    start_timeline,
-    stop_timeline,
-)
-from byteps.adapters.builds import (
-    HorovodInternalError,
-    ccl_built,
-    cuda_built,
-    ddl_built,
-    gloo_built,
-    gloo_enabled,
-    mpi_built,
-    mpi_enabled,
-    mpi_threads_supported,
-    nccl_built,
-    rocm_built,
-)
-from byteps.adapters.process_sets import (
-    ProcessSet,
-    add_process_set,
-    global_process_set,
-    remove_process_set,
-)
-from byteps.adapters.reductions import Average, Max, Min, Product, Sum
+from byteps.adapters import absent, exports, process_sets
+from byteps.adapters.basics import init, join
+from byteps.adapters.exports import *
+from byteps.adapters.process_sets import *
 from byteps.keras import callbacks as callbacks
 from byteps.keras.compression import Compression
-from byteps.keras.cross_barrier import CrossBarrier
 from byteps.keras.optimizer import DistributedOptimizer, PartialDistributedOptimizer, load_model
 from byteps.keras.values import (
     allgather,
@@ -59,52 +25,31 @@ from byteps.keras.values import (
 )
 
 __all__ = [
-    "Average",
     "Compression",
     "CrossBarrier",
     "DistributedOptimizer",
-    "HorovodInternalError",
-    "Max",
-    "Min",
     "PartialDistributedOptimizer",
-    "ProcessSet",
-    "Product",
-    "Sum",
-    "add_process_set",
     "allgather",
     "allreduce",
-    "barrier",
     "broadcast",
     "broadcast_global_variables",
     "broadcast_variables",
     "callbacks",
-    "ccl_built",
-    "cross_rank",
-    "cross_size",
-    "cuda_built",
-    "ddl_built",
-    "get_pushpull_speed",
-    "global_process_set",
-    "gloo_built",
-    "gloo_enabled",
     "init",
-    "is_homogeneous",
-    "is_initialized",
     "join",
     "load_model",
-    "local_rank",
-    "local_size",
-    "mpi_built",
-    "mpi_enabled",
-    "mpi_threads_supported",
-    "nccl_built",
     "push_pull",
-    "rank",
     "reducescatter",
-    "remove_process_set",
-    "rocm_built",
-    "shutdown",
-    "size",
-    "start_timeline",
-    "stop_timeline",
 ]
+__all__ += exports.__all__
+__all__ += process_sets.__all__
+
+
+class CrossBarrier(absent.Refused):
+    """Is not there: ``fit`` updates all variables within a step."""
+
+    reason = (
+        "byteps.keras cannot cross the barrier: fit() ends each step by an update of all variables, and "
+        "nothing may wait where it reads them. Use DistributedOptimizer, or a training loop of your own: "
+        "byteps.tensorflow.CrossBarrier, byteps.torch.CrossBarrier"
+    )

@@ -11,25 +11,10 @@ from __future__ import annotations
 import os
 from typing import NoReturn
 
-from byteps.adapters import absent
-from byteps.adapters.basics import (
-    barrier,
-    cross_rank,
-    cross_size,
-    get_pushpull_speed,
-    init,
-    is_homogeneous,
-    is_initialized,
-    local_rank,
-    local_size,
-    rank,
-    shutdown,
-    size,
-    start_timeline,
-    stop_timeline,
-)
+from byteps.adapters import absent, exports
+from byteps.adapters.basics import init
 from byteps.adapters.exchange import allgather_object, broadcast_object
-from byteps.adapters.reductions import Average, Max, Min, Product, Sum
+from byteps.adapters.exports import *
 from byteps.mxnet.compression import Compression
 from byteps.mxnet.ops import (
     allreduce,
@@ -48,46 +33,29 @@ from byteps.mxnet.rounds import finish_rounds, make_errors_known
 from byteps.mxnet.store import BytePS as KVStore
 from byteps.mxnet.trainer import DistributedTrainer
 
-make_errors_known()
-os.register_at_fork(before=finish_rounds)
-
 __all__ = [
-    "Average",
     "Compression",
     "DistributedOptimizer",
     "DistributedTrainer",
     "KVStore",
-    "Max",
-    "Min",
-    "Product",
-    "Sum",
     "allgather_object",
     "allreduce",
     "allreduce_",
-    "barrier",
     "broadcast",
     "broadcast_",
     "broadcast_object",
     "broadcast_parameters",
     "byteps_declare_tensor",
     "byteps_push_pull",
-    "cross_rank",
-    "cross_size",
-    "get_pushpull_speed",
     "grouped_allreduce",
     "grouped_allreduce_",
     "init",
-    "is_homogeneous",
-    "is_initialized",
-    "local_rank",
-    "local_size",
     "push_pull",
-    "rank",
-    "shutdown",
-    "size",
-    "start_timeline",
-    "stop_timeline",
 ]
+__all__ += exports.__all__
+
+make_errors_known()
+os.register_at_fork(before=finish_rounds)
 
 
 def __getattr__(name: str) -> NoReturn:

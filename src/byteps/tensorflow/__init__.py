@@ -5,150 +5,56 @@
 ``rounds`` ``differentiable``   what these stand on
 ``tape`` ``optimizer``          training; both stand on ``gradients``; ``sync_batch_norm``
 ``cross_barrier``               steps that do not wait (``single_updates``)
-``variables``                   variables and objects that become the root's; ``functions`` has their names
+``functions``                   variables and objects that become the root's
 ``tensors`` ``compression``     tensors as arrays
 ``keras``                       the same as ``byteps.keras``
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from byteps.adapters.basics import (
-    barrier,
-    cross_rank,
-    cross_size,
-    get_pushpull_speed,
-    init,
-    is_homogeneous,
-    is_initialized,
-    join,
-    local_rank,
-    local_size,
-    rank,
-    shutdown,
-    size,
-    start_timeline,
-    stop_timeline,
-)
-from byteps.adapters.builds import (
-    HorovodInternalError,
-    ccl_built,
-    cuda_built,
-    ddl_built,
-    gloo_built,
-    gloo_enabled,
-    mpi_built,
-    mpi_enabled,
-    mpi_threads_supported,
-    nccl_built,
-    rocm_built,
-)
-from byteps.adapters.process_sets import (
-    ProcessSet,
-    add_process_set,
-    global_process_set,
-    remove_process_set,
-)
-from byteps.adapters.reductions import Adasum, Average, Max, Min, Product, Sum
+from byteps.adapters.exports import *
+from byteps.adapters.process_sets import *
+from byteps.tensorflow import mpi_ops
 from byteps.tensorflow.compression import Compression
 from byteps.tensorflow.cross_barrier import CrossBarrier
-from byteps.tensorflow.gathers import allgather, alltoall, grouped_allgather
-from byteps.tensorflow.grouped import grouped_allreduce
-from byteps.tensorflow.ops import (
-    allreduce,
-    broadcast,
-    local_rank_op,
-    local_size_op,
-    process_set_included_op,
-    push_pull,
-    rank_op,
-    size_op,
-)
-from byteps.tensorflow.optimizer import DistributedOptimizer
-from byteps.tensorflow.scatters import grouped_reducescatter, reducescatter
-from byteps.tensorflow.tape import DistributedGradientTape, PartialDistributedGradientTape
-from byteps.tensorflow.variables import (
+from byteps.tensorflow.functions import (
     BroadcastGlobalVariablesHook,
     allgather_object,
-    broadcast_,
     broadcast_global_variables,
     broadcast_object,
     broadcast_object_fn,
     broadcast_variables,
 )
+from byteps.tensorflow.mpi_ops import *
+from byteps.tensorflow.optimizer import DistributedOptimizer
+from byteps.tensorflow.tape import DistributedGradientTape, PartialDistributedGradientTape
 
 __all__ = [
-    "Adasum",
-    "Average",
     "BroadcastGlobalVariablesHook",
     "Compression",
     "CrossBarrier",
     "DistributedGradientTape",
     "DistributedOptimizer",
-    "HorovodInternalError",
-    "Max",
-    "Min",
     "PartialDistributedGradientTape",
-    "ProcessSet",
-    "Product",
-    "Sum",
     "SyncBatchNormalization",
-    "add_process_set",
-    "allgather",
     "allgather_object",
-    "allreduce",
-    "alltoall",
-    "barrier",
-    "broadcast",
-    "broadcast_",
     "broadcast_global_variables",
     "broadcast_object",
     "broadcast_object_fn",
     "broadcast_variables",
-    "ccl_built",
-    "cross_rank",
-    "cross_size",
-    "cuda_built",
-    "ddl_built",
-    "get_pushpull_speed",
-    "global_process_set",
-    "gloo_built",
-    "gloo_enabled",
-    "grouped_allgather",
-    "grouped_allreduce",
-    "grouped_reducescatter",
-    "init",
-    "is_homogeneous",
-    "is_initialized",
-    "join",
-    "local_rank",
-    "local_rank_op",
-    "local_size",
-    "local_size_op",
-    "mpi_built",
-    "mpi_enabled",
-    "mpi_threads_supported",
-    "nccl_built",
-    "process_set_included_op",
-    "push_pull",
-    "rank",
-    "rank_op",
-    "reducescatter",
-    "remove_process_set",
-    "rocm_built",
-    "shutdown",
-    "size",
-    "size_op",
-    "start_timeline",
-    "stop_timeline",
 ]
+__all__ += mpi_ops.__all__
+
+if TYPE_CHECKING:
+    from byteps.tensorflow.sync_batch_norm import SyncBatchNormalization
 
 
 def __getattr__(name: str) -> Any:
     """``SyncBatchNormalization`` is a class of Keras's, which TensorFlow itself imports at its first use."""
     if name != "SyncBatchNormalization":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from byteps.tensorflow.sync_batch_norm import SyncBatchNormalization
+    from byteps.tensorflow import sync_batch_norm
 
-    return SyncBatchNormalization
+    return sync_batch_norm.SyncBatchNormalization

@@ -26,11 +26,11 @@ _EAGER = (
     "works within tf.function only: eager code runs line by line, so nothing could wait where a variable is "
     "read. Decorate the step by @tf.function, or use DistributedGradientTape"
 )
+_COMPRESSORS = (Compression.none, Compression.fp16, Compression.bf16)
 _MAKE_ALL = (
     "build the model before CrossBarrier is made, by model.build(input_shape) or by calling it on a batch, "
     "and give all of model.trainable_variables"
 )
-_COMPRESSORS = (Compression.none, Compression.fp16, Compression.bf16)
 
 
 class CrossBarrier:

@@ -1,21 +1,171 @@
-"""Variables and objects under the module path that Horovod scripts import them from."""
+"""Variables and objects that become the root's, at the start of training."""
 
 from __future__ import annotations
 
-from byteps.tensorflow.variables import (
-    allgather_object,
-    broadcast_,
-    broadcast_global_variables,
-    broadcast_object,
-    broadcast_object_fn,
-    broadcast_variables,
-)
+from collections.abc import Callable, Iterable
+from typing import Any
 
-__all__ = [
-    "allgather_object",
-    "broadcast_",
-    "broadcast_global_variables",
-    "broadcast_object",
-    "broadcast_object_fn",
-    "broadcast_variables",
-]
+import tensorflow as tf
+
+from byteps.adapters.calls import Call, Check, copy_call
+from byteps.adapters.exchange import ObjectExchange, exchange_of
+from byteps.adapters.process_sets import ProcessSet
+from byteps.adapters.variables import broadcast_arrays
+from byteps.session import Session
+from byteps.tensorflow.rounds import carry_out, dense
+from byteps.tensorflow.tensors import array_of, check, label_of
+
+
+def broadcast_variables(
+    variables: Iterable[Any],
+    root_rank: int,
+    process_set: ProcessSet | None = None,
+    inplace: bool = False,
+    *,
+    session: Session | None = None,
+) -> Any:
+    """Overwrite variables with the root's, for example a model's and its optimizer's after the first step.
+
+    Args:
+        variables: ``tf.Variable`` or Keras variables, in the same order on all ranks.
+        root_rank: The rank whose values all get.
+        process_set: The ranks that take part; all if not given.
+        inplace: Accepted for Horovod scripts; variables are always overwritten.
+        session: The session of ``init()`` if not given.
+
+    Returns:
+        In a graph, the operation that does it; eagerly None.
+
+    Raises:
+        ValueError: There are no variables, a dtype cannot be sent, or the root is no rank.
+        NotInitialized: ``init()`` has not been called.
+        DeclarationError: Ranks differ in a variable's shape or dtype.
+    """
+    variables = list(variables)
+    if not variables:
+        raise ValueError(
+            "there are no variables to broadcast. A Keras model has none before it is built: call "
+            "model.build(input_shape), or the model on a batch; an optimizer's come with "
+            "optimizer.build(model.trainable_variables)"
+        )
+    labels = [label_of(variable, position) for position, variable in enumerate(variables)]
+    if tf.executing_eagerly():
+        arrays = [(label, array_of(variable)) for label, variable in zip(labels, variables, strict=True)]
+        found = broadcast_arrays(arrays, root_rank, session, process_set)
+        for variable, value in zip(variables, found, strict=True):
+            variable.assign(value)
+        return None
+
+    def call_of(check: Check, label: str) -> Call:
+        return copy_call(check, root_rank, f"variable.{label}", session, process_set)
+
+    return _in_graph(variables, labels, call_of)
+
+
+def broadcast_(
+    variables: Iterable[Any],
+    root_rank: int,
+    name: str | None = None,
+    process_set: ProcessSet | None = None,
+    *,
+    session: Session | None = None,
+) -> list[Any]:
+    """``broadcast_variables`` under Horovod's other name; ``name`` means nothing.
+
+    Returns:
+        The variables; in a graph their values after it.
+    """
+    variables = list(variables)
+    done = broadcast_variables(variables, root_rank, process_set, session=session)
+    if done is None:
+        return variables
+    with tf.control_dependencies([done]):
+        return [tf.identity(variable) for variable in variables]
+
+
+def _in_graph(variables: list[Any], labels: list[str], call_of: Callable[[Check, str], Call]) -> Any:
+    items = []
+    for variable, label in zip(variables, labels, strict=True):
+        value = tf.convert_to_tensor(variable)
+
+        def checked(name: str, op: Any, value: Any = value) -> None:
+            check(value, name, op)
+
+        items.append(dense(call_of(checked, label), value))
+    results = carry_out(items)
+    return tf.group(*[variable.assign(value) for variable, (value,) in zip(variables, results, strict=True)])
+
+
+def broadcast_global_variables(root_rank: int) -> Any:
+    """Make the operation that overwrites all global variables of a TensorFlow 1 graph with the root's.
+
+    Raises:
+        RuntimeError: Eager execution has no global variables.
+    """
+    if tf.executing_eagerly():
+        raise RuntimeError(
+            "broadcast_global_variables() works on a graph of TensorFlow 1. Under eager execution call "
+            "broadcast_variables(model.variables, root_rank)"
+        )
+    return broadcast_variables(tf.compat.v1.global_variables(), root_rank)
+
+
+class BroadcastGlobalVariablesHook(tf.compat.v1.train.SessionRunHook):
+    """Overwrites all global variables with the root's when a session of TensorFlow 1 is made.
+
+    Args:
+        root_rank: The rank whose values all get.
+        device: Accepted for Horovod scripts; means nothing.
+    """
+
+    def __init__(self, root_rank: int, device: str = "") -> None:
+        self._root_rank = root_rank
+        self._operation: Any = None
+
+    def begin(self) -> None:
+        """See ``SessionRunHook``."""
+        self._operation = broadcast_global_variables(self._root_rank)
+
+    def after_create_session(self, session: Any, coord: Any) -> None:
+        """See ``SessionRunHook``."""
+        session.run(self._operation)
+
+
+def broadcast_object(
+    obj: object,
+    root_rank: int = 0,
+    session: Any = None,
+    name: str | None = None,
+    process_set: ProcessSet | None = None,
+    *,
+    allow_pickle: bool = False,
+) -> Any:
+    """``byteps.torch.broadcast_object`` with TensorFlow's arguments; send ``tensor.numpy()`` for tensors.
+
+    Args:
+        obj, root_rank, name, process_set, allow_pickle: As there, errors included.
+        session: The byteps session, that of ``init()`` if not given. A TensorFlow 1 session, as Horovod
+            scripts pass, is not needed and means nothing.
+    """
+    return _exchange(session, allow_pickle, process_set).broadcast(obj, root_rank, name)
+
+
+def broadcast_object_fn(root_rank: int = 0, *arguments: Any, **options: Any) -> Callable[[object], Any]:
+    """A function of the object that does what ``broadcast_object`` does with these arguments."""
+    return lambda obj: broadcast_object(obj, root_rank, *arguments, **options)
+
+
+def allgather_object(
+    obj: object,
+    session: Any = None,
+    name: str | None = None,
+    process_set: ProcessSet | None = None,
+    *,
+    allow_pickle: bool = False,
+) -> list[Any]:
+    """Return every rank's object on every rank, in the order of the ranks; see ``broadcast_object``."""
+    return _exchange(session, allow_pickle, process_set).allgather(obj, name)
+
+
+def _exchange(session: Any, allow_pickle: bool, process_set: ProcessSet | None) -> ObjectExchange:
+    return exchange_of(process_set, session if isinstance(session, Session) else None, allow_pickle)

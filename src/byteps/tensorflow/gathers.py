@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
-from byteps.adapters.arguments import Among, group_among
+from byteps.adapters.arguments import Among, check_several, group_among
 from byteps.adapters.arrays import Array, GatherRound
 from byteps.adapters.calls import Call
 from byteps.adapters.collectives import ExchangeRound
@@ -121,8 +121,7 @@ def allgather(
 @tf.autograph.experimental.do_not_convert
 def grouped_allgather(tensors: Sequence[Any], name: str | None = None, **among: Unpack[Among]) -> list[Any]:
     """``allgather`` of several tensors together, in one exchange of shapes."""
-    if not tensors:
-        raise ValueError("allgather needs at least one tensor")
+    check_several("allgather", tensors)
     tensors = [rows_to_send(tensor, "allgather", name) for tensor in tensors]
     name = graph_name(tensors[0], ReduceOp.COPY, rows=True) if name is None else name
     group = group_among(**among)

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
-from byteps.adapters.arguments import Scaling, scaled
+from byteps.adapters.arguments import Grouped, Scaling, check_several, scaled
 from byteps.adapters.arrays import Array, Round
 from byteps.adapters.collectives import TogetherRound
-from byteps.adapters.process_sets import Group
-from byteps.adapters.reductions import check_gradient, resolve_op
+from byteps.adapters.compression import compressed
+from byteps.adapters.reductions import check_gradient, resolve_op, shown
 from byteps.dtypes import ReduceOp
-from byteps.tensorflow.compression import Compression, compressed
+from byteps.tensorflow.compression import Compression
 from byteps.tensorflow.differentiable import differentiable_group, once
 from byteps.tensorflow.ops import allreduce
 from byteps.tensorflow.rounds import Item, carry_out_one, graph_name
@@ -24,14 +24,8 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 
-@dataclass(frozen=True)
-class _Together:
+class _Together(Grouped):
     """A grouped allreduce with its arguments resolved; see ``Operation``."""
-
-    group: Group
-    named: tuple[str, bool]
-    op: ReduceOp
-    scales: tuple[float, float]
 
     def start(self, tensors: Sequence[Any]) -> list[Any]:
         """See ``Operation``."""
@@ -71,14 +65,13 @@ def grouped_allreduce(
         name: Identifies the group across ranks.
         scaling: ``prescale_factor``, ``postscale_factor``, ``process_set``, ``session``: see ``allreduce``.
     """
-    if not tensors:
-        raise ValueError("grouped_allreduce needs at least one tensor")
+    check_several("grouped_allreduce", tensors)
     op = resolve_op(average, op)
-    shown = "grouped_allreduce" if name is None else repr(name)
-    found = [one if isinstance(one, tf.IndexedSlices) else tensor_of(one, shown) for one in tensors]
+    label = shown("grouped_allreduce", name)
+    found = [one if isinstance(one, tf.IndexedSlices) else tensor_of(one, label) for one in tensors]
     places = [place for place, one in enumerate(found) if not isinstance(one, tf.IndexedSlices)]
     for place in places:
-        check(found[place], shown, op)
+        check(found[place], label, op)
     group, scales = scaled(**scaling)
     if places:
         dense = [found[place] for place in places]

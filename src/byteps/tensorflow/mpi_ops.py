@@ -2,43 +2,12 @@
 
 from __future__ import annotations
 
-from byteps.adapters.basics import (
-    barrier,
-    cross_rank,
-    cross_size,
-    get_pushpull_speed,
-    init,
-    is_homogeneous,
-    is_initialized,
-    join,
-    local_rank,
-    local_size,
-    rank,
-    shutdown,
-    size,
-    start_timeline,
-    stop_timeline,
-)
-from byteps.adapters.builds import (
-    HorovodInternalError,
-    ccl_built,
-    cuda_built,
-    ddl_built,
-    gloo_built,
-    gloo_enabled,
-    mpi_built,
-    mpi_enabled,
-    mpi_threads_supported,
-    nccl_built,
-    rocm_built,
-)
-from byteps.adapters.process_sets import (
-    ProcessSet,
-    add_process_set,
-    global_process_set,
-    remove_process_set,
-)
-from byteps.adapters.reductions import Adasum, Average, Max, Min, Product, Sum
+from byteps.adapters import exports, process_sets
+from byteps.adapters.basics import init, join
+from byteps.adapters.exports import *
+from byteps.adapters.process_sets import *
+from byteps.adapters.reductions import Adasum
+from byteps.tensorflow.functions import broadcast_
 from byteps.tensorflow.gathers import allgather, alltoall, grouped_allgather
 from byteps.tensorflow.grouped import grouped_allreduce
 from byteps.tensorflow.ops import (
@@ -52,58 +21,26 @@ from byteps.tensorflow.ops import (
     size_op,
 )
 from byteps.tensorflow.scatters import grouped_reducescatter, reducescatter
-from byteps.tensorflow.variables import broadcast_
 
 __all__ = [
     "Adasum",
-    "Average",
-    "HorovodInternalError",
-    "Max",
-    "Min",
-    "ProcessSet",
-    "Product",
-    "Sum",
-    "add_process_set",
     "allgather",
     "allreduce",
     "alltoall",
-    "barrier",
     "broadcast",
     "broadcast_",
-    "ccl_built",
-    "cross_rank",
-    "cross_size",
-    "cuda_built",
-    "ddl_built",
-    "get_pushpull_speed",
-    "global_process_set",
-    "gloo_built",
-    "gloo_enabled",
     "grouped_allgather",
     "grouped_allreduce",
     "grouped_reducescatter",
     "init",
-    "is_homogeneous",
-    "is_initialized",
     "join",
-    "local_rank",
     "local_rank_op",
-    "local_size",
     "local_size_op",
-    "mpi_built",
-    "mpi_enabled",
-    "mpi_threads_supported",
-    "nccl_built",
     "process_set_included_op",
     "push_pull",
-    "rank",
     "rank_op",
     "reducescatter",
-    "remove_process_set",
-    "rocm_built",
-    "shutdown",
-    "size",
     "size_op",
-    "start_timeline",
-    "stop_timeline",
 ]
+__all__ += exports.__all__
+__all__ += process_sets.__all__

@@ -21,12 +21,13 @@ import tensorflow as tf
 from byteps.adapters import basics
 from byteps.adapters.adasum import adasum_group
 from byteps.adapters.calls import copy_call, reduction_call
+from byteps.adapters.compression import compressed
 from byteps.adapters.process_sets import ProcessSet, ranks_of
-from byteps.adapters.reductions import Adasum, Operator, resolve_op
+from byteps.adapters.reductions import Adasum, Operator, resolve_op, shown
 from byteps.dtypes import ReduceOp
 from byteps.session import Session
 from byteps.tensorflow.adasum import combined
-from byteps.tensorflow.compression import Compression, compressed
+from byteps.tensorflow.compression import Compression
 from byteps.tensorflow.differentiable import differentiable
 from byteps.tensorflow.rounds import carry_out, graph_name, looked_up, sparse
 from byteps.tensorflow.tensors import check, tensor_of
@@ -113,7 +114,7 @@ class _Arguments:
 def _reduce(value: Any, given: _Arguments) -> Any:
     name = given.name
     rows = isinstance(value, tf.IndexedSlices)
-    tensor = value.values if rows else tensor_of(value, "push_pull" if name is None else repr(name))
+    tensor = value.values if rows else tensor_of(value, shown("push_pull", name))
     if given.op == Adasum:
         if rows:
             raise NotImplementedError("Adasum of IndexedSlices is not supported: send tf.convert_to_tensor")
@@ -162,7 +163,7 @@ def broadcast(
         process_set: The ranks that take part; all if not given. ``root_rank`` is a global rank all the same.
         session: The session of ``init()`` if not given.
     """
-    tensor = tensor_of(tensor, "broadcast" if name is None else repr(name))
+    tensor = tensor_of(tensor, shown("broadcast", name))
     name = graph_name(tensor, ReduceOp.COPY) if name is None else name
     return differentiable(copy_call(partial(check, tensor), root_rank, name, session, process_set), tensor)
 

@@ -16,19 +16,11 @@ def DistributedOptimizer(  # noqa: N802  (the name that scripts use)
 ) -> Any:
     """Wrap an optimizer so that it steps on gradients that are reduced over all ranks.
 
-    The result is an instance of the optimizer's class and shares all attributes with it. After
-    ``register_local_var(variable)`` the gradient of that variable stays local.
+    What ``byteps.keras.DistributedOptimizer`` says of its arguments, result and errors holds here, too.
 
     Args:
         optimizer: A ``tf.keras`` optimizer, or one of ``tf.compat.v1.train``.
-        name: Accepted for Horovod scripts; means nothing.
-        options: ``compression``, ``sparse_as_dense``, ``op``, ``gradient_predivide_factor``, ``session`` and
-            others of ``adapters.gradients.gradient_reducer``.
-
-    Raises:
-        TypeError: ``optimizer`` is of neither kind, or there is no such option.
-        ValueError: It is distributed already, or an option cannot work.
-        NotInitialized: ``init()`` has not been called.
+        name, options: As there.
     """
     reducer = gradient_reducer(GradientReducer, **options)
     if isinstance(optimizer, tf.keras.optimizers.Optimizer):

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
-from byteps.adapters.arguments import Scaling, scaled
+from byteps.adapters.arguments import Grouped, Scaling, check_several, scaled
 from byteps.adapters.arrays import Array, Round
 from byteps.adapters.collectives import scatter_round
-from byteps.adapters.process_sets import Group
+from byteps.adapters.compression import compressed
 from byteps.adapters.reductions import Average, resolve_op
 from byteps.adapters.scattering import gradient_factor, shares
 from byteps.dtypes import ReduceOp
-from byteps.tensorflow.compression import Compression, compressed
+from byteps.tensorflow.compression import Compression
 from byteps.tensorflow.differentiable import differentiable_group, once
 from byteps.tensorflow.gathers import Gather
 from byteps.tensorflow.rounds import Item, carry_out_one, graph_name
@@ -25,14 +24,8 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 
-@dataclass(frozen=True)
-class _Scatter:
+class _Scatter(Grouped):
     """A reducescatter with its arguments resolved; see ``Operation``."""
-
-    group: Group
-    named: tuple[str, bool]
-    op: ReduceOp
-    scales: tuple[float, float]
 
     def start(self, tensors: Sequence[Any]) -> list[Any]:
         """See ``Operation``."""
@@ -82,8 +75,7 @@ def grouped_reducescatter(
         ValueError, TypeError: A tensor cannot be sent or is a scalar, or another argument is wrong.
         DeclarationError: Ranks differ in what must be equal; on all ranks, naming two.
     """
-    if not tensors:
-        raise ValueError("reducescatter needs at least one tensor")
+    check_several("reducescatter", tensors)
     op = resolve_op(None, op)
     tensors = [rows_to_send(tensor, "reducescatter", name, op) for tensor in tensors]
     group, scales = scaled(**scaling)

@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from byteps.adapters.arrays import Array, element_type
 from byteps.adapters.calls import tensor_spec
+from byteps.adapters.reductions import shown
 from byteps.dtypes import ReduceOp
 
 
@@ -50,7 +51,7 @@ def rows_to_send(value: Any, kind: str, name: str | None, op: ReduceOp = ReduceO
     Raises:
         TypeError, ValueError: It cannot be sent, or is a scalar.
     """
-    label = kind if name is None else repr(name)
+    label = shown(kind, name)
     tensor = tensor_of(value, label)
     check(tensor, label, op)
     if tensor.shape.rank == 0:

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from byteps.adapters.calls import Call, copy_call, fields_of
 from byteps.adapters.process_sets import ProcessSet
+from byteps.adapters.signatures import takes
 from byteps.dtypes import ReduceOp
 from byteps.session import Session
 from byteps.torch.differentiable import differentiable
@@ -64,14 +65,19 @@ def copy_of(
     return Copy(**fields_of(copy_call(partial(spec_of, tensor), root_rank, name, session, process_set)))
 
 
-def broadcast(
+def _arguments(
     tensor: Tensor,
     root_rank: int,
     name: str | None = None,
     process_set: ProcessSet | None = None,
     *,
     session: Session | None = None,
-) -> Tensor:
+) -> tuple[Copy, Tensor]:
+    return copy_of(tensor, root_rank, name, session, process_set), tensor
+
+
+@takes(_arguments)
+def broadcast(copy: Copy, tensor: Tensor) -> Tensor:
     """Return the root's tensor as a new tensor that gradients flow through.
 
     As in Horovod, the root's gradient is the average of all ranks' gradients; elsewhere it is zero.
@@ -83,40 +89,22 @@ def broadcast(
         process_set: The ranks that take part; all if not given. ``root_rank`` is a global rank all the same.
         session: The session of ``init()`` if not given.
     """
-    return differentiable(tensor, copy_of(tensor, root_rank, name, session, process_set))
+    return differentiable(tensor, copy)
 
 
-def broadcast_async(
-    tensor: Tensor,
-    root_rank: int,
-    name: str | None = None,
-    process_set: ProcessSet | None = None,
-    *,
-    session: Session | None = None,
-) -> TensorHandle:
+@takes(_arguments)
+def broadcast_async(copy: Copy, tensor: Tensor) -> TensorHandle:
     """Start ``broadcast``; ``synchronize`` returns the new tensor. ``tensor`` must not change until then."""
-    return copy_of(tensor, root_rank, name, session, process_set).out_of_place(tensor)
+    return copy.out_of_place(tensor)
 
 
-def broadcast_(
-    tensor: Tensor,
-    root_rank: int,
-    name: str | None = None,
-    process_set: ProcessSet | None = None,
-    *,
-    session: Session | None = None,
-) -> Tensor:
+@takes(_arguments)
+def broadcast_(copy: Copy, tensor: Tensor) -> Tensor:
     """Overwrite a tensor with the root's and return it."""
-    return copy_of(tensor, root_rank, name, session, process_set).in_place(tensor).synchronize()
+    return copy.in_place(tensor).synchronize()
 
 
-def broadcast_async_(
-    tensor: Tensor,
-    root_rank: int,
-    name: str | None = None,
-    process_set: ProcessSet | None = None,
-    *,
-    session: Session | None = None,
-) -> TensorHandle:
+@takes(_arguments)
+def broadcast_async_(copy: Copy, tensor: Tensor) -> TensorHandle:
     """Start ``broadcast_``. The tensor must be left alone until ``synchronize``, which returns it."""
-    return copy_of(tensor, root_rank, name, session, process_set).in_place(tensor)
+    return copy.in_place(tensor)

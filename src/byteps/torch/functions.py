@@ -11,9 +11,8 @@ from torch import Tensor
 from torch.nn import Module
 
 from byteps.adapters.current import current
-from byteps.adapters.exchange import ObjectExchange
-from byteps.adapters.objects import ObjectCodec
-from byteps.adapters.process_sets import ProcessSet, group_of
+from byteps.adapters.exchange import exchange_of
+from byteps.adapters.process_sets import ProcessSet
 from byteps.session import Session
 from byteps.torch.broadcasting import Copy, copy_of
 from byteps.torch.objects import INLINE_TENSORS
@@ -87,8 +86,8 @@ def broadcast_object(
     name: str | None = None,
     process_set: ProcessSet | None = None,
     *,
-    allow_pickle: bool = False,
     session: Session | None = None,
+    allow_pickle: bool = False,
 ) -> Any:
     """Return the root's object on every rank.
 
@@ -99,16 +98,15 @@ def broadcast_object(
         root_rank: The rank that sends.
         name: Identifies the call across ranks; by the order of calls if not given.
         process_set: The ranks that take part; all if not given. ``root_rank`` is a global rank all the same.
-        allow_pickle: Send the object pickled; the same on all ranks. Unpickling runs what the root says.
         session: The session of ``init()`` if not given.
+        allow_pickle: Send the object pickled; the same on all ranks. Unpickling runs what the root says.
 
     Raises:
         TypeError: On the root: the object holds what cannot be sent. The other ranks get a ValueError.
         ValueError: The root is no rank, or pickled without ``allow_pickle`` here.
         NotInitialized: ``init()`` has not been called.
     """
-    group = group_of(process_set, session)
-    exchange = replace(_exchange(group.session, allow_pickle), members=group.members)
+    exchange = exchange_of(process_set, session, allow_pickle, [INLINE_TENSORS])
     return exchange.broadcast(obj, root_rank, name)
 
 
@@ -128,9 +126,4 @@ def allgather_object(
         ValueError: Another rank's object cannot be sent.
         NotInitialized: ``init()`` has not been called.
     """
-    return _exchange(session, allow_pickle).allgather(obj, name)
-
-
-def _exchange(session: Session | None, allow_pickle: bool) -> ObjectExchange:
-    session = current() if session is None else session
-    return ObjectExchange(session, ObjectCodec([INLINE_TENSORS]), allow_pickle)
+    return exchange_of(None, session, allow_pickle, [INLINE_TENSORS]).allgather(obj, name)

@@ -9,8 +9,11 @@ import torch
 from torch import Tensor
 
 from byteps.adapters import gathering
+from byteps.adapters.arguments import check_several
 from byteps.adapters.later import InBackground
 from byteps.adapters.process_sets import Group, ProcessSet, group_of
+from byteps.adapters.reductions import shown
+from byteps.adapters.signatures import takes
 from byteps.dtypes import ReduceOp
 from byteps.session import Session
 from byteps.torch.differentiable import differentiable_group
@@ -60,12 +63,17 @@ class Gather:
 
 
 class _Exchange:
-    """An alltoall with its arguments resolved."""
+    """An alltoall with its arguments resolved.
+
+    Attributes:
+        splits: How many rows go to each rank; None: equally many.
+        received: How many rows came from each rank, once it is over.
+    """
 
     def __init__(self, group: Group, named: tuple[str, bool], splits: Sequence[int] | None) -> None:
         self._group = group
         self._named = named
-        self._splits = splits
+        self.splits = splits
         self.received: list[int] = []
 
     def start(self, tensors: Sequence[Tensor]) -> ResultHandle[list[Tensor]]:
@@ -73,7 +81,7 @@ class _Exchange:
         (tensor,) = tensors
         name = self._named[0]
         later = InBackground(
-            gathering.alltoall(self._group, self._named, block_of(tensor, name), self._splits, maker(tensor))
+            gathering.alltoall(self._group, self._named, block_of(tensor, name), self.splits, maker(tensor))
         )
 
         def results() -> list[Tensor]:
@@ -89,13 +97,46 @@ class _Exchange:
         return back.start(gradients).synchronize()
 
 
-def allgather(
+def _gather_all(
+    tensors: Sequence[Tensor],
+    name: str | None = None,
+    process_set: ProcessSet | None = None,
+    *,
+    session: Session | None = None,
+) -> tuple[Gather, Sequence[Tensor]]:
+    check_several("allgather", tensors)
+    for tensor in tensors:
+        block_of(tensor, shown("allgather", name))
+    group = group_of(process_set, session)
+    return Gather(group, group.name("allgather", name)), tensors
+
+
+def _gather_one(
     tensor: Tensor,
     name: str | None = None,
     process_set: ProcessSet | None = None,
     *,
     session: Session | None = None,
-) -> Tensor:
+) -> tuple[Gather, Sequence[Tensor]]:
+    return _gather_all([tensor], name, process_set, session=session)
+
+
+def _exchange(
+    tensor: Tensor,
+    splits: Sequence[int] | Tensor | None = None,
+    name: str | None = None,
+    process_set: ProcessSet | None = None,
+    *,
+    session: Session | None = None,
+) -> tuple[_Exchange, Tensor]:
+    block_of(tensor, shown("alltoall", name))
+    checked = None if splits is None else gathering.whole_splits(splits)
+    group = group_of(process_set, session)
+    return _Exchange(group, group.name("alltoall", name), checked), tensor
+
+
+@takes(_gather_one)
+def allgather(gather: Gather, tensors: Sequence[Tensor]) -> Tensor:
     """Return the rows of all ranks' tensors, in the order of the ranks, as a new tensor.
 
     Gradients flow through it: a rank gets its own rows of the average over all ranks.
@@ -110,51 +151,29 @@ def allgather(
         ValueError, TypeError: The tensor cannot be sent.
         DeclarationError: Ranks differ in what must be equal; on all ranks, naming two.
     """
-    return grouped_allgather([tensor], name, process_set, session=session)[0]
+    return differentiable_group(tensors, gather)[0]
 
 
-def allgather_async(
-    tensor: Tensor,
-    name: str | None = None,
-    process_set: ProcessSet | None = None,
-    *,
-    session: Session | None = None,
-) -> TensorHandle:
+@takes(_gather_one)
+def allgather_async(gather: Gather, tensors: Sequence[Tensor]) -> TensorHandle:
     """Start ``allgather``; ``synchronize`` returns the new tensor. ``tensor`` must not change until then."""
-    handle = grouped_allgather_async([tensor], name, process_set, session=session)
-    return handle.map(lambda results: results[0])
+    return gather.start(tensors).map(lambda results: results[0])
 
 
-def grouped_allgather(
-    tensors: Sequence[Tensor],
-    name: str | None = None,
-    process_set: ProcessSet | None = None,
-    *,
-    session: Session | None = None,
-) -> list[Tensor]:
+@takes(_gather_all)
+def grouped_allgather(gather: Gather, tensors: Sequence[Tensor]) -> list[Tensor]:
     """``allgather`` of several tensors together, in one exchange of shapes."""
-    return differentiable_group(tensors, _gather(tensors, name, process_set, session))
+    return differentiable_group(tensors, gather)
 
 
-def grouped_allgather_async(
-    tensors: Sequence[Tensor],
-    name: str | None = None,
-    process_set: ProcessSet | None = None,
-    *,
-    session: Session | None = None,
-) -> ResultHandle[list[Tensor]]:
+@takes(_gather_all)
+def grouped_allgather_async(gather: Gather, tensors: Sequence[Tensor]) -> ResultHandle[list[Tensor]]:
     """Start ``grouped_allgather``; ``synchronize`` returns the list of new tensors."""
-    return _gather(tensors, name, process_set, session).start(tensors)
+    return gather.start(tensors)
 
 
-def alltoall(
-    tensor: Tensor,
-    splits: Sequence[int] | Tensor | None = None,
-    name: str | None = None,
-    process_set: ProcessSet | None = None,
-    *,
-    session: Session | None = None,
-) -> Any:
+@takes(_exchange)
+def alltoall(exchange: _Exchange, tensor: Tensor) -> Any:
     """Send rows to each rank and return what came, in the order of the senders, as a new tensor.
 
     Gradients flow through it, back to where the rows came from.
@@ -173,46 +192,14 @@ def alltoall(
         ValueError, TypeError: The tensor cannot be sent, or ``splits`` does not fit it.
         DeclarationError: Ranks differ in what must be equal; on all ranks, naming two.
     """
-    exchange = _exchange(tensor, splits, name, process_set, session)
     (result,) = differentiable_group([tensor], exchange)
-    return result if splits is None else (result, _as_splits(exchange.received))
+    return result if exchange.splits is None else (result, _as_splits(exchange.received))
 
 
-def alltoall_async(
-    tensor: Tensor,
-    splits: Sequence[int] | Tensor | None = None,
-    name: str | None = None,
-    process_set: ProcessSet | None = None,
-    *,
-    session: Session | None = None,
-) -> ResultHandle[tuple[Tensor, Tensor]]:
+@takes(_exchange)
+def alltoall_async(exchange: _Exchange, tensor: Tensor) -> ResultHandle[tuple[Tensor, Tensor]]:
     """Start ``alltoall``; ``synchronize`` always returns the pair."""
-    exchange = _exchange(tensor, splits, name, process_set, session)
     return exchange.start([tensor]).map(lambda results: (results[0], _as_splits(exchange.received)))
-
-
-def _gather(
-    tensors: Sequence[Tensor], name: str | None, process_set: ProcessSet | None, session: Session | None
-) -> Gather:
-    if not tensors:
-        raise ValueError("allgather needs at least one tensor")
-    for tensor in tensors:
-        block_of(tensor, "allgather" if name is None else repr(name))
-    group = group_of(process_set, session)
-    return Gather(group, group.name("allgather", name))
-
-
-def _exchange(
-    tensor: Tensor,
-    splits: Sequence[int] | Tensor | None,
-    name: str | None,
-    process_set: ProcessSet | None,
-    session: Session | None,
-) -> _Exchange:
-    block_of(tensor, "alltoall" if name is None else repr(name))
-    checked = None if splits is None else gathering.whole_splits(splits)
-    group = group_of(process_set, session)
-    return _Exchange(group, group.name("alltoall", name), checked)
 
 
 def _as_splits(received: Sequence[int]) -> Tensor:

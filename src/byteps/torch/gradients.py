@@ -15,7 +15,7 @@ Three things can happen to a gradient between its firing and the end of the roun
 
 Every rank takes part in every parameter's round, with nothing to add where it has no gradient. A parameter
 that all ranks used in the first round and that lacks its gradient on some rank later gets zeros there, as
-in Horovod; of the others, those that no rank uses in a round keep their gradient None (``usage``).
+in Horovod; of the others, those that no rank uses in a round keep their gradient None (``adapters.usage``).
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from byteps.adapters.usage import Usage
 from byteps.torch.compiled import CompileWatch
 from byteps.torch.compression import BUILT_IN
 from byteps.torch.sending import Stagers, start
 from byteps.torch.slots import Exchange, Flight, Slot
 from byteps.torch.tensors import ELEMENT_TYPES, element_type
-from byteps.torch.usage import Usage
 from byteps.wire import TensorSpec
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ class GradientReducer:
         self._passes = passes
         self._slots: list[Slot] = []
         self._stagers = Stagers()
-        self._usage = Usage(exchange.session, exchange.prefix, exchange.members)
+        self._usage: Usage[Slot] = Usage(exchange.session, exchange.prefix, exchange.members)
         self.watch = CompileWatch()
         self._firings = 0
         self._ordered = False

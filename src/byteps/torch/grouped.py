@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from byteps.adapters.arguments import Scaling, scaled
+from byteps.adapters.arguments import Scaling, check_several, scaled
 from byteps.adapters.calls import calls_together, fields_of
 from byteps.adapters.later import begin_all, wait_all
-from byteps.adapters.reductions import check_gradient, resolve_op
+from byteps.adapters.reductions import check_gradient, resolve_op, shown
+from byteps.adapters.signatures import takes
 from byteps.dtypes import ReduceOp
 from byteps.torch.compression import Compression, Compressor
 from byteps.torch.differentiable import differentiable_group
@@ -76,14 +77,37 @@ class _All:
         wait_all(self._handles)
 
 
-def grouped_allreduce(
+def _arguments(
     tensors: Sequence[Tensor],
     average: bool | None = None,
     name: str | None = None,
     compression: type[Compressor] = Compression.none,
     op: ReduceOp | None = None,
     **scaling: Unpack[Scaling],
-) -> list[Tensor]:
+) -> tuple[_Together, Sequence[Tensor]]:
+    check_several("grouped_allreduce", tensors)
+    resolved = resolve_op(average, op)
+    for tensor in tensors:
+        spec_of(tensor, shown("grouped_allreduce", name), resolved)
+    group, scales = scaled(**scaling)
+    named = group.name("grouped_allreduce", name)
+    described = [(element_type(one, named[0]), one.shape) for one in tensors]
+    calls = calls_together(group, named, resolved, scales, described)
+    return _Together([Reduction(**fields_of(call)) for call in calls], compression), tensors
+
+
+def _uncompressed_arguments(
+    tensors: Sequence[Tensor],
+    average: bool | None = None,
+    name: str | None = None,
+    op: ReduceOp | None = None,
+    **scaling: Unpack[Scaling],
+) -> tuple[_Together, Sequence[Tensor]]:
+    return _arguments(tensors, average, name, Compression.none, op, **scaling)
+
+
+@takes(_arguments)
+def grouped_allreduce(together: _Together, tensors: Sequence[Tensor]) -> list[Tensor]:
     """Reduce several tensors over all ranks and return new tensors that gradients flow through.
 
     A rank sends all of them at once, and they fail together: a group that differs between ranks in any shape
@@ -95,58 +119,22 @@ def grouped_allreduce(
         name: Identifies the group across ranks; by the order of calls if not given.
         scaling: ``prescale_factor``, ``postscale_factor``, ``process_set``, ``session``: see ``allreduce``.
     """
-    together = _resolve(tensors, average, name, op, scaling, compression)
     return differentiable_group(tensors, together)
 
 
-def grouped_allreduce_async(
-    tensors: Sequence[Tensor],
-    average: bool | None = None,
-    name: str | None = None,
-    op: ReduceOp | None = None,
-    **scaling: Unpack[Scaling],
-) -> ResultHandle[list[Tensor]]:
+@takes(_uncompressed_arguments)
+def grouped_allreduce_async(together: _Together, tensors: Sequence[Tensor]) -> ResultHandle[list[Tensor]]:
     """Start ``grouped_allreduce``; ``synchronize`` returns the list of new tensors."""
-    return _resolve(tensors, average, name, op, scaling).start(tensors)
+    return together.start(tensors)
 
 
-def grouped_allreduce_(
-    tensors: Sequence[Tensor],
-    average: bool | None = None,
-    name: str | None = None,
-    op: ReduceOp | None = None,
-    **scaling: Unpack[Scaling],
-) -> list[Tensor]:
+@takes(_uncompressed_arguments)
+def grouped_allreduce_(together: _Together, tensors: Sequence[Tensor]) -> list[Tensor]:
     """Reduce several tensors over all ranks in place and return them."""
-    return grouped_allreduce_async_(tensors, average, name, op, **scaling).synchronize()
+    return together.start_in_place(tensors).synchronize()
 
 
-def grouped_allreduce_async_(
-    tensors: Sequence[Tensor],
-    average: bool | None = None,
-    name: str | None = None,
-    op: ReduceOp | None = None,
-    **scaling: Unpack[Scaling],
-) -> ResultHandle[list[Tensor]]:
+@takes(_uncompressed_arguments)
+def grouped_allreduce_async_(together: _Together, tensors: Sequence[Tensor]) -> ResultHandle[list[Tensor]]:
     """Start ``grouped_allreduce_``; ``synchronize`` returns the list of tensors."""
-    return _resolve(tensors, average, name, op, scaling).start_in_place(tensors)
-
-
-def _resolve(
-    tensors: Sequence[Tensor],
-    average: bool | None,
-    name: str | None,
-    op: ReduceOp | None,
-    scaling: Scaling,
-    compression: type[Compressor] = Compression.none,
-) -> _Together:
-    if not tensors:
-        raise ValueError("grouped_allreduce needs at least one tensor")
-    resolved = resolve_op(average, op)
-    for tensor in tensors:
-        spec_of(tensor, "grouped_allreduce" if name is None else repr(name), resolved)
-    group, scales = scaled(**scaling)
-    named = group.name("grouped_allreduce", name)
-    described = [(element_type(one, named[0]), one.shape) for one in tensors]
-    calls = calls_together(group, named, resolved, scales, described)
-    return _Together([Reduction(**fields_of(call)) for call in calls], compression)
+    return together.start_in_place(tensors)

@@ -2,41 +2,11 @@
 
 from __future__ import annotations
 
-from byteps.adapters.basics import (
-    barrier,
-    cross_rank,
-    cross_size,
-    is_homogeneous,
-    is_initialized,
-    join,
-    local_rank,
-    local_size,
-    rank,
-    shutdown,
-    size,
-    start_timeline,
-    stop_timeline,
-)
-from byteps.adapters.builds import (
-    HorovodInternalError,
-    ccl_built,
-    cuda_built,
-    ddl_built,
-    gloo_built,
-    gloo_enabled,
-    mpi_built,
-    mpi_enabled,
-    mpi_threads_supported,
-    nccl_built,
-    rocm_built,
-)
-from byteps.adapters.process_sets import (
-    ProcessSet,
-    add_process_set,
-    global_process_set,
-    remove_process_set,
-)
-from byteps.adapters.reductions import Adasum, Average, Max, Min, Product, Sum
+from byteps.adapters import exports, process_sets
+from byteps.adapters.basics import join
+from byteps.adapters.exports import *
+from byteps.adapters.process_sets import *
+from byteps.adapters.reductions import Adasum
 from byteps.torch.broadcasting import broadcast, broadcast_, broadcast_async, broadcast_async_
 from byteps.torch.gathers import (
     allgather,
@@ -75,14 +45,6 @@ from byteps.torch.starting import init
 
 __all__ = [
     "Adasum",
-    "Average",
-    "HorovodInternalError",
-    "Max",
-    "Min",
-    "ProcessSet",
-    "Product",
-    "Sum",
-    "add_process_set",
     "allgather",
     "allgather_async",
     "allreduce",
@@ -91,20 +53,11 @@ __all__ = [
     "allreduce_async_",
     "alltoall",
     "alltoall_async",
-    "barrier",
     "broadcast",
     "broadcast_",
     "broadcast_async",
     "broadcast_async_",
-    "ccl_built",
-    "cross_rank",
-    "cross_size",
-    "cuda_built",
-    "ddl_built",
     "declare",
-    "global_process_set",
-    "gloo_built",
-    "gloo_enabled",
     "grouped_allgather",
     "grouped_allgather_async",
     "grouped_allreduce",
@@ -114,29 +67,16 @@ __all__ = [
     "grouped_reducescatter",
     "grouped_reducescatter_async",
     "init",
-    "is_homogeneous",
-    "is_initialized",
     "join",
-    "local_rank",
-    "local_size",
-    "mpi_built",
-    "mpi_enabled",
-    "mpi_threads_supported",
-    "nccl_built",
     "poll",
     "push_pull",
     "push_pull_async",
     "push_pull_async_inplace",
     "push_pull_inplace",
-    "rank",
     "reducescatter",
     "reducescatter_async",
-    "remove_process_set",
-    "rocm_built",
-    "shutdown",
-    "size",
     "sparse_allreduce_async",
-    "start_timeline",
-    "stop_timeline",
     "synchronize",
 ]
+__all__ += exports.__all__
+__all__ += process_sets.__all__

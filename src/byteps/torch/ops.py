@@ -11,43 +11,24 @@ when ranks differ in a tensor's shape, dtype or op. Waiting raises ``BytePSError
 
 from __future__ import annotations
 
-import functools
-import inspect
-from collections.abc import Callable
-from typing import ParamSpec, TypeVar
+from functools import partial
+from typing import Any
 
 from torch import Tensor
 
+from byteps.adapters.calls import fields_of, reduction_call
 from byteps.adapters.current import current
 from byteps.adapters.process_sets import ProcessSet
 from byteps.adapters.reductions import Adasum, Operator, resolve_op
+from byteps.adapters.signatures import takes
 from byteps.dtypes import ReduceOp
 from byteps.session import Session
 from byteps.torch.adasum import combining_of
 from byteps.torch.compression import Compression, Compressor
 from byteps.torch.differentiable import differentiable
 from byteps.torch.handles import TensorHandle, synchronize
-from byteps.torch.reduction import Reduction, reduction_of
+from byteps.torch.reduction import Reduction
 from byteps.torch.tensors import spec_of
-
-P = ParamSpec("P")
-ResultT = TypeVar("ResultT")
-
-
-def _takes(
-    arguments: Callable[P, tuple[Reduction, Tensor]],
-) -> Callable[[Callable[[Reduction, Tensor], ResultT]], Callable[P, ResultT]]:
-    """Give a function the signature of another, which resolves the arguments for it."""
-
-    def decorate(body: Callable[[Reduction, Tensor], ResultT]) -> Callable[P, ResultT]:
-        @functools.wraps(body)
-        def call(*args: P.args, **kwargs: P.kwargs) -> ResultT:
-            return body(*arguments(*args, **kwargs))
-
-        call.__signature__ = inspect.signature(arguments)  # type: ignore[attr-defined]
-        return call
-
-    return decorate
 
 
 def _push_pull_arguments(
@@ -60,16 +41,15 @@ def _push_pull_arguments(
     version: int = 0,
     session: Session | None = None,
 ) -> tuple[Reduction, Tensor]:
-    reduction = reduction_of(
-        tensor, average, None, name, priority=priority, compression=compression, session=session
-    )
-    return reduction, tensor
+    call = reduction_call(partial(spec_of, tensor), average, None, name, priority=priority, session=session)
+    return Reduction(**fields_of(call), compression=compression), tensor
 
 
 def _allreduce_arguments(
     tensor: Tensor,
     average: bool | None = None,
     name: str | None = None,
+    compression: type[Compressor] = Compression.none,
     op: Operator | None = None,
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
@@ -80,13 +60,29 @@ def _allreduce_arguments(
     scales = (float(prescale_factor), float(postscale_factor))
     if op == Adasum:
         return combining_of(tensor, name, scales, session, process_set), tensor
-    reduction = reduction_of(
-        tensor, average, op, name, scales=scales, session=session, process_set=process_set
+    where: Any = {"session": session, "process_set": process_set}
+    call = reduction_call(partial(spec_of, tensor), average, op, name, scales=scales, **where)
+    return Reduction(**fields_of(call), compression=compression), tensor
+
+
+def _uncompressed_arguments(
+    tensor: Tensor,
+    average: bool | None = None,
+    name: str | None = None,
+    op: Operator | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet | None = None,
+    *,
+    session: Session | None = None,
+) -> tuple[Reduction, Tensor]:
+    scales = (prescale_factor, postscale_factor)
+    return _allreduce_arguments(
+        tensor, average, name, Compression.none, op, *scales, process_set, session=session
     )
-    return reduction, tensor
 
 
-@_takes(_push_pull_arguments)
+@takes(_push_pull_arguments)
 def push_pull(reduction: Reduction, tensor: Tensor) -> Tensor:
     """Reduce a tensor over all ranks and return the result as a new tensor that gradients flow through.
 
@@ -103,36 +99,26 @@ def push_pull(reduction: Reduction, tensor: Tensor) -> Tensor:
     return differentiable(tensor, reduction)
 
 
-@_takes(_push_pull_arguments)
+@takes(_push_pull_arguments)
 def push_pull_async(reduction: Reduction, tensor: Tensor) -> TensorHandle:
     """Start ``push_pull``; ``synchronize`` returns the new tensor. ``tensor`` must not change until then."""
     return reduction.out_of_place(tensor)
 
 
-@_takes(_push_pull_arguments)
+@takes(_push_pull_arguments)
 def push_pull_inplace(reduction: Reduction, tensor: Tensor) -> Tensor:
     """Reduce a tensor over all ranks in place and return it."""
     return reduction.in_place(tensor).synchronize()
 
 
-@_takes(_push_pull_arguments)
+@takes(_push_pull_arguments)
 def push_pull_async_inplace(reduction: Reduction, tensor: Tensor) -> TensorHandle:
     """Start ``push_pull_inplace``. The tensor must be left alone until ``synchronize``, which returns it."""
     return reduction.in_place(tensor)
 
 
-def allreduce(
-    tensor: Tensor,
-    average: bool | None = None,
-    name: str | None = None,
-    compression: type[Compressor] = Compression.none,
-    op: Operator | None = None,
-    prescale_factor: float = 1.0,
-    postscale_factor: float = 1.0,
-    process_set: ProcessSet | None = None,
-    *,
-    session: Session | None = None,
-) -> Tensor:
+@takes(_allreduce_arguments)
+def allreduce(reduction: Reduction, tensor: Tensor) -> Tensor:
     """Reduce a tensor over all ranks and return the result as a new tensor that gradients flow through.
 
     Args:
@@ -147,35 +133,22 @@ def allreduce(
         process_set: The ranks that take part; all if not given.
         session: The session of ``init()`` if not given.
     """
-    scales = (float(prescale_factor), float(postscale_factor))
-    if op == Adasum:
-        return differentiable(tensor, combining_of(tensor, name, scales, session, process_set))
-    reduction = reduction_of(
-        tensor,
-        average,
-        op,
-        name,
-        scales=scales,
-        compression=compression,
-        session=session,
-        process_set=process_set,
-    )
     return differentiable(tensor, reduction)
 
 
-@_takes(_allreduce_arguments)
+@takes(_uncompressed_arguments)
 def allreduce_async(reduction: Reduction, tensor: Tensor) -> TensorHandle:
     """Start ``allreduce``; ``synchronize`` returns the new tensor. ``tensor`` must not change until then."""
     return reduction.out_of_place(tensor)
 
 
-@_takes(_allreduce_arguments)
+@takes(_uncompressed_arguments)
 def allreduce_(reduction: Reduction, tensor: Tensor) -> Tensor:
     """Reduce a tensor over all ranks in place and return it."""
     return synchronize(reduction.in_place(tensor))
 
 
-@_takes(_allreduce_arguments)
+@takes(_uncompressed_arguments)
 def allreduce_async_(reduction: Reduction, tensor: Tensor) -> TensorHandle:
     """Start ``allreduce_``. The tensor must be left alone until ``synchronize``, which returns it."""
     return reduction.in_place(tensor)

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
 
 import torch
 from torch import Tensor
 
-from byteps.adapters.calls import Call, fields_of, reduction_call
-from byteps.adapters.process_sets import ProcessSet
-from byteps.adapters.reductions import Operator
-from byteps.session import Session
+from byteps.adapters.calls import Call
 from byteps.torch.compression import Compression, Compressor
 from byteps.torch.differentiable import differentiable
 from byteps.torch.handles import ResultHandle, TensorHandle
 from byteps.torch.sending import start
-from byteps.torch.tensors import element_type, spec_of
+from byteps.torch.tensors import element_type
 from byteps.torch.transfers import Pending
 from byteps.wire import TensorSpec
 
@@ -62,28 +58,3 @@ class Reduction(Call):
 
     def _start(self, tensor: Tensor, target: Tensor) -> Pending:
         return start(self.session, self.declaration(tensor), tensor, target, self.priority)
-
-
-def reduction_of(
-    tensor: Tensor,
-    average: bool | None,
-    op: Operator | None,
-    name: str | None,
-    *,
-    priority: int | None = None,
-    scales: tuple[float, float] = (1.0, 1.0),
-    compression: type[Compressor] = Compression.none,
-    session: Session | None = None,
-    process_set: ProcessSet | None = None,
-) -> Reduction:
-    """Resolve a call's arguments. A wrong call takes no number from those of the unnamed tensors.
-
-    Raises:
-        ValueError, TypeError: An argument is wrong.
-        NotInitialized: There is no session.
-    """
-    check = partial(spec_of, tensor)
-    call = reduction_call(
-        check, average, op, name, priority=priority, scales=scales, session=session, process_set=process_set
-    )
-    return Reduction(**fields_of(call), compression=compression)

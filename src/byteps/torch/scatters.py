@@ -10,9 +10,8 @@ import torch
 from torch import Tensor
 
 from byteps.adapters import scattering
-from byteps.adapters.arguments import Scaling, scaled
-from byteps.adapters.process_sets import Group
-from byteps.adapters.reductions import Average, resolve_op
+from byteps.adapters.arguments import Grouped, Scaling, check_several, scaled
+from byteps.adapters.reductions import Average, resolve_op, shown
 from byteps.dtypes import ReduceOp
 from byteps.torch.compression import Compression, Compressor
 from byteps.torch.differentiable import differentiable_group
@@ -25,14 +24,10 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 
-@dataclass(frozen=True, slots=True)
-class _Scatter:
+@dataclass(frozen=True)
+class _Scatter(Grouped):
     """A reducescatter with its arguments resolved."""
 
-    group: Group
-    named: tuple[str, bool]
-    op: ReduceOp
-    scales: tuple[float, float]
     compression: type[Compressor] = Compression.none
 
     def start(self, tensors: Sequence[Tensor]) -> ResultHandle[list[Tensor]]:
@@ -120,12 +115,11 @@ def _scatter(
     compression: type[Compressor],
     scaling: Scaling,
 ) -> _Scatter:
-    if not tensors:
-        raise ValueError("reducescatter needs at least one tensor")
+    check_several("reducescatter", tensors)
     resolved = resolve_op(None, op)
     for tensor in tensors:
-        shown = "reducescatter" if name is None else repr(name)
-        if not spec_of(tensor, shown, resolved).shape:
-            raise ValueError(f"{shown}: a scalar has no rows to scatter; reshape it to (1,)")
+        label = shown("reducescatter", name)
+        if not spec_of(tensor, label, resolved).shape:
+            raise ValueError(f"{label}: a scalar has no rows to scatter; reshape it to (1,)")
     group, scales = scaled(**scaling)
     return _Scatter(group, group.name("reducescatter", name), resolved, scales, compression)

@@ -56,26 +56,15 @@ def element_type(tensor: object, name: str) -> DType:
     return ELEMENT_TYPES[tensor.dtype]
 
 
-def spec_of(
-    tensor: Tensor,
-    name: str,
-    op: ReduceOp,
-    *,
-    scales: tuple[float, float] = (1.0, 1.0),
-    root: int = -1,
-    ephemeral: bool = False,
-) -> TensorSpec:
+def spec_of(tensor: Tensor, name: str, op: ReduceOp) -> TensorSpec:
     """What this rank declares for a tensor.
 
     Args:
         tensor: What is to be sent.
         name: Its name on the wire.
         op: How it is reduced.
-        scales: Factors for each contribution and for the result.
-        root: The one rank that contributes, for a broadcast.
-        ephemeral: Whether the name is used only once.
 
     Raises:
         ValueError, TypeError: The tensor cannot be sent, or its dtype has no average.
     """
-    return tensor_spec(name, element_type(tensor, name), tensor.shape, op, scales, root, ephemeral)
+    return tensor_spec(name, element_type(tensor, name), tensor.shape, op)

@@ -3,19 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any, Generic, Protocol, TypeVar
 
-import msgspec
-import torch
-from torch import Tensor
+import numpy as np
 
+from byteps.adapters.arrays import Array, reduce_arrays
+from byteps.adapters.calls import Call
 from byteps.dtypes import ReduceOp
 from byteps.session import Session
-from byteps.torch.sending import start
-from byteps.torch.slots import Slot
-from byteps.torch.tensors import spec_of
 
 
-class Usage:
+class Slot(Protocol):
+    """What an adapter knows of a parameter.
+
+    Attributes:
+        parameter: The parameter; its ``requires_grad`` says that it is not frozen.
+        flight: Its gradient that this rank has sent in this round; None if there is none.
+    """
+
+    @property
+    def parameter(self) -> Any: ...
+
+    @property
+    def flight(self) -> object | None: ...
+
+
+SlotT = TypeVar("SlotT", bound=Slot)
+
+
+class Usage(Generic[SlotT]):
     """Agrees with the other ranks on the parameters that take part in a round.
 
     The first round counts the ranks that use each parameter. Where some but not all do, or none does though
@@ -35,13 +51,13 @@ class Usage:
         self._prefix = prefix
         self._joins = session.joins
         self._asked = 0
-        self._doubtful: list[Slot] | None = None
+        self._doubtful: list[SlotT] | None = None
 
     def forget(self) -> None:
         """Count anew in the next round, for example because there are more parameters."""
         self._doubtful = None
 
-    def lacking(self, slots: Sequence[Slot]) -> list[Slot]:
+    def lacking(self, slots: Sequence[SlotT]) -> list[SlotT]:
         """Those that have nothing in flight here and need this rank to take part.
 
         Args:
@@ -56,33 +72,27 @@ class Usage:
         doubtful = set(self._doubtful) if rest else set()
         return [s for s in rest if s in used or (s.parameter.requires_grad and s not in doubtful)]
 
-    def _count(self, slots: Sequence[Slot]) -> list[Slot]:
+    def _count(self, slots: Sequence[SlotT]) -> list[SlotT]:
         """Parameters that some rank uses."""
         size = len(self._members) or self._session.size
         frozen = size + 1  # counts in one number: ranks that froze it, times this, plus ranks that use it
         marks = [1 if s.flight else 0 if s.parameter.requires_grad else frozen for s in slots]
-        totals = [divmod(total, frozen) for total in self._reduce(marks, torch.int64, ReduceOp.SUM)]
+        totals = [divmod(total, frozen) for total in self._reduce(np.array(marks, np.int64), ReduceOp.SUM)]
         self._doubtful = [
             slot for slot, (freezing, using) in zip(slots, totals, strict=True) if max(freezing, using) < size
         ]
         return [slot for slot, (_, using) in zip(slots, totals, strict=True) if using]
 
-    def _ask(self, doubtful: Sequence[Slot]) -> set[Slot]:
+    def _ask(self, doubtful: Sequence[SlotT]) -> set[SlotT]:
         if not doubtful:
             return set()
         marks = [1 if slot.flight else 0 for slot in doubtful]
-        used = self._reduce(marks, torch.uint8, ReduceOp.MAX)
+        used = self._reduce(np.array(marks, np.uint8), ReduceOp.MAX)
         return {slot for slot, mark in zip(doubtful, used, strict=True) if mark}
 
-    def _reduce(self, marks: Sequence[int], dtype: torch.dtype, op: ReduceOp) -> list[int]:
+    def _reduce(self, marks: Array, op: ReduceOp) -> list[int]:
         counting = op is ReduceOp.SUM
         self._asked += counting
         name = f"{self._prefix}#{'count' if counting else 'used'}.{self._joins}.{self._asked}"
-        vector = torch.tensor(marks, dtype=dtype)
-        spec = msgspec.structs.replace(spec_of(vector, name, op, ephemeral=counting), members=self._members)
-        start(self._session, spec, vector, vector, priority=1).finish()
-        return _integers(vector)
-
-
-def _integers(vector: Tensor) -> list[int]:
-    return [int(value) for value in vector.tolist()]
+        call = Call(self._session, name, op, priority=1, ephemeral=counting, members=self._members)
+        return [int(mark) for mark in reduce_arrays([call], [marks])[0]]
