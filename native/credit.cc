@@ -17,7 +17,7 @@ double seconds(Clock::duration time) { return std::chrono::duration<double>(time
 }  // namespace
 
 void CreditWindow::begin(uint64_t partition_bytes, bool idle, Clock::time_point now) {
-  largest_ = std::max(largest_, partition_bytes);
+  now_.largest_bytes = std::max(now_.largest_bytes, partition_bytes);
   if (!idle) return;
   window_bytes_ = 0;
   window_start_ = now;
@@ -26,10 +26,11 @@ void CreditWindow::begin(uint64_t partition_bytes, bool idle, Clock::time_point 
 void CreditWindow::give_back(uint64_t bytes, Clock::duration held, Clock::time_point now) {
   if (seconds(now - period_start_) > kPeriodSeconds) {
     period_start_ = now;
-    shortest_before_s_ = shortest_s_;
-    shortest_s_ = std::numeric_limits<double>::infinity();
+    before_ = now_;
+    now_ = {};
   }
-  shortest_s_ = std::min(shortest_s_, seconds(held));
+  now_.shortest_s = std::min(now_.shortest_s, seconds(held));
+  now_.largest_bytes = std::max(now_.largest_bytes, bytes);
   window_bytes_ += bytes;
   const double window_s = seconds(now - window_start_);
   if (window_s < kWindowSeconds) return;
@@ -45,9 +46,10 @@ Clock::duration CreditWindow::turn(uint64_t credit_bytes) const {
 }
 
 void CreditWindow::adapt() {
-  const double round_s = std::min(shortest_s_, shortest_before_s_) + kSlackSeconds;
+  const double round_s = std::min(now_.shortest_s, before_.shortest_s) + kSlackSeconds;
+  const uint64_t largest = std::max(now_.largest_bytes, before_.largest_bytes);
   const uint64_t least =
-      std::min(std::max(kMinBytes, kPartitionsPerServer * busy_servers_ * largest_), kMaxBytes);
+      std::min(std::max(kMinBytes, kPartitionsPerServer * busy_servers_ * largest), kMaxBytes);
   bytes_ = std::clamp(static_cast<uint64_t>(rate_ * round_s), least, kMaxBytes);
 }
 

@@ -35,13 +35,16 @@ class CreditWindow {
 
   const uint64_t busy_servers_;
   uint64_t bytes_ = kMaxBytes;
-  uint64_t largest_ = 0;  // partition
-  double rate_ = 0;       // bytes per second
+  double rate_ = 0;  // bytes per second
   uint64_t window_bytes_ = 0;
   Clock::time_point window_start_{};
-  // The shortest time held, in this period and in the one before: old minima are forgotten.
-  double shortest_s_ = std::numeric_limits<double>::infinity();
-  double shortest_before_s_ = std::numeric_limits<double>::infinity();
+  // Extremes in this period and in the one before: older ones are forgotten, with the link as it was then and
+  // the tensors that were sent.
+  struct Extremes {
+    double shortest_s = std::numeric_limits<double>::infinity();  // for which credit was held
+    uint64_t largest_bytes = 0;                                   // of a partition
+  };
+  Extremes now_, before_;
   Clock::time_point period_start_{};
 };
 

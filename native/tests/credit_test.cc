@@ -93,6 +93,24 @@ void large_partitions_overlap() {
   CHECK(window.bytes() >= 3 * large);
 }
 
+// A model that is used no more, or a broadcast at the start, had larger ones than what is sent now.
+void partitions_that_are_sent_no_more_are_forgotten() {
+  const Path path{25e6, 0.001};
+  const auto train = [&path](CreditWindow& window, int from_s, int to_s) {
+    for (int step_s = from_s; step_s < to_s; ++step_s) run(window, path, step_s, 0.9);
+  };
+  CreditWindow fresh, window;
+  train(fresh, 1, 25);
+  const uint64_t large = 4 * 1024 * 1024;
+  window.begin(large, true, Clock::time_point{});
+  window.give_back(large, seconds(0.2), Clock::time_point(seconds(0.2)));
+  CHECK(window.bytes() >= 3 * large);
+  train(window, 1, 9);
+  CHECK(window.bytes() >= 3 * large);  // they may come back with the next step
+  train(window, 9, 25);
+  CHECK_EQUAL(window.bytes(), fresh.bytes());
+}
+
 // However little comes back: what is too low a credit holds the rate down by which it would rise.
 void every_busy_server_has_its_share() {
   CreditWindow window(4);
@@ -112,6 +130,7 @@ int main() {
   it_follows_a_link_that_changes();
   it_tells_how_long_credit_takes_to_come_back();
   large_partitions_overlap();
+  partitions_that_are_sent_no_more_are_forgotten();
   every_busy_server_has_its_share();
   return 0;
 }

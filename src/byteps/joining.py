@@ -17,6 +17,7 @@ from byteps.diagnostics import DumpOnSignal
 from byteps.dialing import open_beacon, open_control
 from byteps.errors import ConfigError, JoinError
 from byteps.neighbours import Entrance
+from byteps.security import warn_of_open_token
 from byteps.session import Session
 from byteps.trace import Trace, open_trace
 from byteps.wire import Welcome
@@ -80,6 +81,7 @@ def connect(
     Raises:
         JoinError, HandshakeError, ConfigError: why this process cannot be a member.
     """
+    warn_of_open_token(config)
     refuse_encryption(config)
     refuse_tuning(config, config.size if config.coordinator else max(config.size, 1))
     if uses_collectives(config) and engine is None:

@@ -32,6 +32,7 @@ from byteps.security import (
     async_handshake,
     check_bind,
     load_token,
+    warn_of_open_token,
 )
 from byteps.trace import Trace, open_trace
 from byteps.transport import Library, meet_worker
@@ -245,6 +246,7 @@ async def _serve(config: Config, ready: Callable[[], None]) -> str | None:
     def end(reason: str | None) -> None:
         loop.call_soon_threadsafe(note_end, reason)
 
+    warn_of_open_token(config)
     host = bind_address(config)
     check_bind(host, load_token(config), config.insecure)
     server = Server(config, end)

@@ -193,3 +193,27 @@ def test_gradients_and_parameters_that_cannot_be_sent(ranks: Ranks) -> None:
             optimizer.step()
 
     ranks(2, work)
+
+
+@pytest.mark.parametrize("when", [0, 2])
+def test_gradients_unscaled_before_they_are_reduced(ranks: Ranks, when: int) -> None:
+    """Each rank would look for infinities in its own gradients alone, and skip steps that others take."""
+
+    def loop(session: Session, network: nn.Module, optimizer: Any) -> None:
+        scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+        for step in range(when + 1):
+            optimizer.zero_grad()
+            loss = loss_of(network, session.rank, step)
+            if step == when and session.rank == 1:
+                loss = loss * float("inf")
+            scaler.scale(loss).backward()
+            if step < when:
+                scaler.step(optimizer)
+                scaler.update()
+        scaler.unscale_(optimizer)
+        with pytest.raises(RuntimeError, match=r"unscaled before.*synchronize\(\).*skip_synchronize"):
+            scaler.step(optimizer)
+        optimizer.zero_grad()  # and training goes on
+        train(network, optimizer, session.rank, range(when, 4))
+
+    assert_trains_as_one(ranks, loop, 4)

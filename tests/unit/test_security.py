@@ -10,7 +10,14 @@ import pytest
 
 from byteps.config import Config
 from byteps.errors import ConfigError
-from byteps.security import check_bind, client_tls, load_token, server_tls, token_to_make
+from byteps.security import (
+    check_bind,
+    client_tls,
+    load_token,
+    server_tls,
+    token_to_make,
+    warn_of_open_token,
+)
 
 TOKEN = b"correct horse"
 
@@ -31,8 +38,11 @@ def test_the_token_file_comes_first(tmp_path: Path, caplog: pytest.LogCaptureFix
     assert load_token(Config(auth_token="given")) == b"given"
     assert load_token(Config()) == b""
     assert caplog.records == []
+    warn_of_open_token(Config(auth_token_file=str(path)))
+    warn_of_open_token(Config(auth_token_file=str(path / "missing")))
+    assert caplog.records == []
     path.chmod(0o640)
-    assert load_token(Config(auth_token_file=str(path))) == b"from file"
+    warn_of_open_token(Config(auth_token_file=str(path)))
     assert "chmod 600" in caplog.text
     assert "from file" not in caplog.text
 

@@ -42,6 +42,7 @@ async def serve(config: Config, *, ready: Callable[[str, int], None]) -> int:
     Raises:
         ConfigError: It cannot listen where it is told to, or must not without a token.
     """
+    security.warn_of_open_token(config)
     token = security.load_token(config)
     host = network.bind_address(config)
     security.check_bind(host, token, config.insecure)

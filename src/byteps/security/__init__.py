@@ -13,7 +13,7 @@ from byteps.security.drivers import DEADLINE_S, async_handshake, handshake
 from byteps.security.local import check_user, listen_locally, local_address
 from byteps.security.steps import Identity, Steps, accept_steps, connect_steps
 from byteps.security.tls import client_tls, server_tls
-from byteps.security.tokens import check_bind, load_token, token_is_open, token_to_make
+from byteps.security.tokens import check_bind, load_token, token_is_open, token_to_make, warn_of_open_token
 
 __all__ = [
     "DEADLINE_S",
@@ -33,4 +33,5 @@ __all__ = [
     "server_tls",
     "token_is_open",
     "token_to_make",
+    "warn_of_open_token",
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ipaddress
 import logging
 import os
@@ -43,20 +44,25 @@ def load_token(config: Config) -> bytes:
     path = config.auth_token_file
     try:
         with open(path, "rb") as file:
-            mode = os.fstat(file.fileno()).st_mode
             token = file.read().strip()
     except OSError as error:
         raise ConfigError(f"cannot read the token file {path}: {error.strerror}") from error
     if not token:
         raise ConfigError(f"the token file {path} is empty; write a secret into it, such as 64 random digits")
-    if mode & _READABLE_BY_OTHERS:
-        _log.warning("the token file %s is open to other users; run: chmod 600 %s", path, path)
     return token
 
 
 def token_is_open(path: str) -> bool:
     """Whether other users may read or write the token file."""
     return bool(os.stat(path).st_mode & _READABLE_BY_OTHERS)
+
+
+def warn_of_open_token(config: Config) -> None:
+    """Log that others may read the token. Each member of a job does so once, before it opens connections."""
+    path = config.auth_token_file
+    with contextlib.suppress(OSError):  # who reads it says what is wrong
+        if path and token_is_open(path):
+            _log.warning("the token file %s is open to other users; run: chmod 600 %s", path, path)
 
 
 def check_bind(host: str, token: bytes, insecure: bool) -> None:

@@ -7,6 +7,7 @@ byteps is in slots of the wrapper, out of the way of ``state_dict`` and of the o
 
 from __future__ import annotations
 
+import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -26,6 +27,7 @@ from byteps.torch.adasum import adasum_optimizer
 from byteps.torch.compression import Compression, Compressor
 from byteps.torch.gradients import GradientReducer
 from byteps.torch.slots import Exchange
+from byteps.torch.unscaling import UNSCALED, has_unscaled
 from byteps.trace import Trace
 
 if TYPE_CHECKING:
@@ -176,6 +178,10 @@ class SynchronizedOptimizer(Optimizer):
 
         All ranks must find the same, so the gradients must be reduced by then.
         """
+        reducer = None if self._skips or self._is_reduced() else self._reducer
+        if reducer is not None and has_unscaled(sys._getframe(1), self):
+            reducer.discard()
+            raise RuntimeError(UNSCALED)
         self._reduce_for_step()
         return bool(getattr(self._plain, "_step_supports_amp_scaling", False))
 
