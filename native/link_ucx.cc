@@ -23,13 +23,19 @@
 namespace byteps {
 namespace {
 
-constexpr size_t kWindowBytes = 4 << 20;      // sent, and not taken yet
-constexpr size_t kResumeBytes = 1 << 20;      // room in it that is worth a write event
-constexpr size_t kDirectBytes = 64 * 1024;    // parts of this size are not copied
-constexpr size_t kGatheredBytes = 64 * 1024;  // of small parts in one message
-constexpr size_t kTellBytes = 64 * 1024;      // taken, before the peer is told while more is coming
-constexpr size_t kUntoldBytes = 2048;         // left untold: less than any link may always have queued
-constexpr size_t kAhead = 4;                  // messages fetched before somebody asks for them
+// Sent, and not taken yet: a few of the largest messages, so that the receiver knows of the next ones while
+// it fetches one.
+constexpr size_t kWindowBytes = 8 << 20;
+constexpr size_t kCopiedWindowBytes = 4 << 20;  // for small parts, which lie in the receiver's queues
+constexpr size_t kResumeBytes = 1 << 20;        // room in it that is worth a write event
+constexpr size_t kDirectBytes = 64 * 1024;      // parts of this size are not copied
+constexpr size_t kGatheredBytes = 64 * 1024;    // of small parts in one message
+constexpr size_t kTellBytes = 64 * 1024;        // taken, before the peer is told while more is coming
+constexpr size_t kUntoldBytes = 2048;           // left untold: less than any link may always have queued
+constexpr size_t kAhead = 4;                    // messages fetched before somebody asks for them
+// What is coming is looked for so long before the thread sleeps: over TCP each piece of it would else cost a
+// sleep and a wake-up, which take longer than it is to the next piece.
+constexpr std::chrono::microseconds kPatience{20};
 constexpr std::chrono::milliseconds kFlushLimit{100};
 constexpr std::chrono::nanoseconds kRetry{200'000};  // of what has no event
 
@@ -99,7 +105,10 @@ class UcxLink final : public Link {
  private:
   using State = UcxMessages::Arrival::State;
 
-  size_t room() const { return kWindowBytes - (messages_->sent() - messages_->consumed_there); }
+  size_t room() const {
+    const size_t untaken = messages_->sent() - messages_->consumed_there;
+    return window_ - std::min(untaken, window_);
+  }
   bool is_over() const { return lifeline_ended_ || !messages_->failure().empty(); }
   void progress();
   void read_lifeline();
@@ -118,6 +127,7 @@ class UcxLink final : public Link {
   const int epoll_fd_;
   const int timer_fd_;
   Flag readable_, writable_;
+  size_t window_ = kCopiedWindowBytes;  // of the part that is next
   size_t low_water_ = SIZE_MAX;
   bool buffers_ = false;  // the last message was too large for where it was asked for
   bool timer_is_set_ = false;
@@ -142,7 +152,9 @@ ssize_t UcxLink::send(const iovec* parts, int count) {
   messages_->progress();
   const uint64_t before = messages_->sent();
   std::vector<std::byte> small;
-  for (Cursor from(parts, count); !from.at_end() && room() > small.size();) {
+  for (Cursor from(parts, count); !from.at_end();) {
+    window_ = from.contiguous() < kDirectBytes ? kCopiedWindowBytes : kWindowBytes;
+    if (room() <= small.size()) break;
     size_t n = std::min(from.contiguous(), room() - small.size());
     if (n >= kDirectBytes) {
       n = std::min(n, UcxMessages::kMaxDataBytes);
@@ -164,6 +176,7 @@ void UcxLink::send_gathered(std::vector<std::byte>& small) { messages_->send_own
 
 ssize_t UcxLink::receive(const iovec* parts, int count) {
   progress();
+  if (!has_something_here()) messages_->progress_for(kPatience);
   size_t moved = 0;
   Cursor to(parts, count);
   while (UcxMessages::Arrival* arrival = messages_->front()) {

@@ -275,7 +275,10 @@ void UcxMessages::start_fetch(Arrival& arrival, std::byte* to, ucp_mem_h memory)
   arrival.state = Arrival::State::coming;
   const ucs_status_ptr_t status = api_.ucp_am_recv_data_nbx(
       worker_, std::exchange(arrival.descriptor, nullptr), to, arrival.length, &param);
-  if (UCS_PTR_IS_PTR(status)) return;  // on_fetched() will be called
+  if (UCS_PTR_IS_PTR(status)) {  // on_fetched() will be called
+    ++fetching_;
+    return;
+  }
   arrival.state = Arrival::State::here;
   if (UCS_PTR_IS_ERR(status)) fail("receiving", UCS_PTR_STATUS(status));
 }
@@ -284,6 +287,7 @@ void UcxMessages::on_fetched(void* request, ucs_status_t status, size_t, void* u
   auto& arrival = *static_cast<Arrival*>(user_data);
   UcxMessages& self = *arrival.owner;
   arrival.state = Arrival::State::here;
+  --self.fetching_;
   self.api_.ucp_request_free(request);
   if (status != UCS_OK) self.fail("receiving", status);
 }
@@ -304,6 +308,13 @@ bool UcxMessages::progress() {
   bool any = false;
   while (api_.ucp_worker_progress(worker_) != 0) any = true;
   return any;
+}
+
+void UcxMessages::progress_for(std::chrono::microseconds patience) {
+  auto until = Clock::now() + patience;
+  while (fetching_ > 0 && Clock::now() < until) {
+    if (progress()) until = Clock::now() + patience;
+  }
 }
 
 bool UcxMessages::arm() {

@@ -51,7 +51,7 @@ class UcxBuffer {
 class UcxMessages {
  public:
   static constexpr size_t kMaxHeadBytes = 128;      // that go along with larger data
-  static constexpr size_t kMaxDataBytes = 4 << 20;  // of one message
+  static constexpr size_t kMaxDataBytes = 2 << 20;  // of one message
 
   // A message of the peer: its head, then its data.
   struct Arrival {
@@ -92,6 +92,8 @@ class UcxMessages {
   void pop_front();
 
   bool progress();  // does what there is to do; false: there was nothing
+  // So on while data is coming and more of it is there within so long.
+  void progress_for(std::chrono::microseconds patience);
   // So that `fd` becomes readable when there is something to do again. False: UCX waits for what has no
   // event, such as room in the peer's queue in shared memory.
   bool arm();
@@ -149,6 +151,7 @@ class UcxMessages {
   uint64_t next_out_ = 0;
   std::map<uint64_t, Arrival> arrived_;  // by number; what was sent later may come earlier
   uint64_t next_in_ = 0;
+  size_t fetching_ = 0;  // messages whose data is coming
   std::vector<std::unique_ptr<UcxBuffer>> free_buffers_;
 };
 

@@ -291,6 +291,22 @@ def test_one_who_left_is_not_expected_to_be_heard_but_to_go() -> None:
     assert job.failure() is None
 
 
+@pytest.mark.parametrize("comes_back", [False, True], ids=["is lost", "comes back"])
+def test_one_who_falls_silent_as_another_leaves_is_waited_for_first(comes_back: bool) -> None:
+    job = FakeJob(2, 1).start()
+    job.send(0, Leave())
+    job.advance(1)
+    job.silent = {("server", 0)}
+    job.advance(29.5)
+    assert not job.got(1, Departed)
+    if comes_back:
+        job.silent.clear()
+    job.advance(1)
+    failure = "server 0 (pid 100 on node0) was lost: no heartbeat for 30 s"
+    assert job.got(1, Departed) == ([Departed(0)] if comes_back else [])
+    assert job.failure() == (None if comes_back else failure)
+
+
 @pytest.mark.parametrize(
     ("member", "message", "text"),
     [

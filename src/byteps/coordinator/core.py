@@ -137,13 +137,13 @@ class Coordinator:
     def tick(self) -> Outbox:
         """Let time pass: whoever is overdue is given up, and long waits are logged."""
         now = self._clock()
-        silent = self._silent(now) if self._phase is Phase.RUNNING else None
+        silent = self._silent(now, self._peer_timeout_s) if self._phase is Phase.RUNNING else None
         if silent is not None:
             self._members.remove(silent.id)
             return self._lose(silent, f"no heartbeat for {self._peer_timeout_s:g} s")
         overdue = next((member for member, (_, limit_s) in self._left.items() if limit_s <= now), None)
         if overdue is not None:
-            return self._depart(overdue)
+            return self._leaver_overdue(overdue, now)
         self._waiting.log(self._waiting_for)
         if self._phase_ends_s is not None and self._phase_ends_s <= now:
             return self._phase_over()
@@ -248,6 +248,17 @@ class Coordinator:
         self._waiting.end()
         return self._tell(Departed(rank)) + self._deliver(self._requests.depart(rank))
 
+    def _leaver_overdue(self, member: int, now_s: float) -> Outbox:
+        """The process of a worker that left is still there. Where a member has missed heartbeats, first is
+        waited for what has become of it: the others are to hear of a loss rather than of a leaving that
+        happened at the same time.
+        """
+        late = self._silent(now_s, self._peer_timeout_s / 2) if self._phase is Phase.RUNNING else None
+        if late is None or late.heard_s is None:
+            return self._depart(member)
+        self._left[member] = self._left[member][0], late.heard_s + self._peer_timeout_s
+        return []
+
     def _lose(self, gone: Member, reason: str) -> Outbox:
         text = f"{gone} was lost: {reason}"
         return self._fail(text, Lost(gone.join.role, gone.number, text))
@@ -283,12 +294,11 @@ class Coordinator:
             return self._members.waiting_for()
         return f"{name_ranks(self._requests.barrier_missing)} at a barrier"
 
-    def _silent(self, now_s: float) -> Member | None:
-        """A member that should have been heard of by now."""
-        for one in self._members:
-            if one.heard_s is not None and one.heard_s + self._peer_timeout_s <= now_s:
-                return one
-        return None
+    def _silent(self, now_s: float, for_s: float) -> Member | None:
+        """A member that has not been heard of for so long."""
+        return next(
+            (one for one in self._members if one.heard_s is not None and one.heard_s + for_s <= now_s), None
+        )
 
     def _silence_s(self, rank: int) -> float:
         """Seconds since a rank's last heartbeat; infinite for one without a heartbeat connection."""
