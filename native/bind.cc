@@ -232,18 +232,23 @@ void bind_links(nb::module_& module) {
         });
       },
       nb::arg("ring_bytes"), "Descriptors of memory for two processes: the memory, and four events.");
+  nb::class_<byteps::SumMemory>(module, "SumMemory", "Memory of a server's sums that others may read.")
+      .def("descriptor", &byteps::SumMemory::fd);
   module.def(
       "shared_memory_link",
-      [](const std::vector<int>& descriptors, bool is_first, int lifeline) {
-        byteps::SharedMemory shared;
-        if (descriptors.size() != 1 + shared.events.size())
-          throw nb::value_error("shared memory has five descriptors");
+      [](const std::vector<int>& descriptors, bool is_first, int lifeline,
+         std::shared_ptr<byteps::SumMemory> sums) {
+        byteps::SharedMemory shared{-1, {}, -1};
+        const size_t count = 1 + shared.events.size();
+        if (descriptors.size() != count && descriptors.size() != count + 1)
+          throw nb::value_error("shared memory has five descriptors, or six");
         shared.memory = descriptors[0];
-        std::copy(descriptors.begin() + 1, descriptors.end(), shared.events.begin());
-        return as_os_error(
-            [&] { return LinkHolder(byteps::make_shared_memory_link(shared, is_first, lifeline)); });
+        std::copy_n(descriptors.begin() + 1, shared.events.size(), shared.events.begin());
+        if (descriptors.size() > count) shared.sums = descriptors[count];
+        const auto make = [&] { return byteps::make_shared_memory_link(shared, is_first, lifeline, sums); };
+        return LinkHolder(as_os_error(make));
       },
-      nb::arg("descriptors"), nb::arg("is_first"), nb::arg("lifeline"),
+      nb::arg("descriptors"), nb::arg("is_first"), nb::arg("lifeline"), nb::arg("sums") = nb::none(),
       "Adopt one end of shared memory and a connection to the other end, all authenticated by the caller.");
   module.def(
       "inproc_links",
@@ -326,6 +331,7 @@ void bind_server(nb::module_& module) {
       .def("add_link", [](Server& s, uint32_t rank, uint32_t lane,
                           LinkHolder& link) { s.add_link(rank, lane, link.take()); })
       .def("add_beacon", [](Server& s, LinkHolder& link) { s.add_beacon(link.take()); })
+      .def("sum_memory", [](Server& s, uint32_t n) { return as_os_error([&] { return s.sum_memory(n); }); })
       .def("start", &Server::start)
       .def("install", &install, nb::arg("tensors"))
       .def("retire", &Server::retire, nb::arg("tensors"), nb::call_guard<nb::gil_scoped_release>())

@@ -13,6 +13,8 @@
 
 namespace byteps {
 
+class SumMemory;
+
 class Link {
  public:
   static constexpr ssize_t kClosed = -1;
@@ -76,14 +78,17 @@ std::pair<std::unique_ptr<Link>, std::unique_ptr<Link>> make_inproc_links(size_t
 struct SharedMemory {
   int memory = -1;
   std::array<int, 4> events{-1, -1, -1, -1};
+  int sums = -1;  // the first process's SumMemory, from which the second one reads; -1: there is none
 };
 
 // Both throw std::system_error where something is short. The descriptors are the caller's.
 SharedMemory create_shared_memory(size_t ring_bytes);  // rounded up to whole pages
 
 // The link of one of the two processes, which closes all the descriptors. `lifeline` is a connection between
-// the two that carries nothing any more: its end is the link's. Throws std::invalid_argument for memory that
+// the two that carries nothing any more: its end is the link's. What the first one sends out of `sums` is
+// lent: the other reads it there, and until then it is in use. Throws std::invalid_argument for memory that
 // is not as it should be; after any exception the descriptors stay the caller's.
-std::unique_ptr<Link> make_shared_memory_link(const SharedMemory& shared, bool is_first, int lifeline);
+std::unique_ptr<Link> make_shared_memory_link(const SharedMemory& shared, bool is_first, int lifeline,
+                                              std::shared_ptr<const SumMemory> sums = nullptr);
 
 }  // namespace byteps

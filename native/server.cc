@@ -8,11 +8,17 @@
 #include "server_lane.h"
 
 namespace byteps {
+namespace {
+
+constexpr size_t kSumBytes = 32 * 1024 * 1024;  // per lane
+
+}  // namespace
 
 Server::Server(const Options& options) : workers_(options.workers) {
   for (uint32_t i = 0; i < options.lanes; ++i) {
     lanes_.push_back(std::make_unique<ServerLane>(options.workers, options.deterministic, options.lane));
   }
+  sum_memory_.resize(lanes_.size());
 }
 
 Server::~Server() { close(0); }
@@ -23,6 +29,16 @@ void Server::add_link(uint32_t rank, uint32_t lane, std::unique_ptr<Link> link) 
   // std::function must be copyable, so the link travels in a shared holder.
   auto holder = std::make_shared<std::unique_ptr<Link>>(std::move(link));
   to.post([&to, rank, holder] { to.connect(rank, std::move(*holder)); });
+}
+
+std::shared_ptr<SumMemory> Server::sum_memory(uint32_t lane) {
+  const std::lock_guard lock(mutex_);
+  auto& memory = sum_memory_.at(lane);
+  if (!memory) {
+    memory = std::make_shared<SumMemory>(kSumBytes);
+    lanes_[lane]->post([to = lanes_[lane].get(), memory] { to->sum_in(memory); });
+  }
+  return memory;
 }
 
 void Server::add_beacon(std::unique_ptr<Link> link) { lanes_.at(0)->add_beacon(std::move(link)); }

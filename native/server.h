@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "lane.h"
+#include "sum_memory.h"
 #include "summation.h"
 
 namespace byteps {
@@ -47,6 +48,10 @@ class Server {
   void add_link(uint32_t rank, uint32_t lane, std::unique_ptr<Link> link);
   void add_beacon(std::unique_ptr<Link> link);
   void start();
+
+  // What the lane sums in from now on, for links to workers of this host. Throws std::system_error where
+  // there can be none, and std::out_of_range.
+  std::shared_ptr<SumMemory> sum_memory(uint32_t lane);
 
   // Both return once every lane knows, so that no frame can be earlier than its declaration. Throws
   // std::invalid_argument for a partition that cannot be: of no or broken elements, 4 GiB and more, or on no
@@ -89,6 +94,7 @@ class Server {
 
   const uint32_t workers_;
   std::vector<std::unique_ptr<ServerLane>> lanes_;
+  std::vector<std::shared_ptr<SumMemory>> sum_memory_;  // by lane; guarded by mutex_
   std::mutex mutex_;
   Phase phase_ = Phase::fresh;  // guarded by mutex_
   bool abandoned_ = false;

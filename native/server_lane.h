@@ -24,6 +24,7 @@ class ServerLane final : public Lane {
   void install(const TensorSpec& tensor, const PartitionSpec& partition);
   void retire(uint32_t tensor);
   void depart(uint32_t rank);
+  void sum_in(std::shared_ptr<SumMemory> memory) { pool_->sum_in(std::move(memory)); }
   void add_missing(uint32_t tensor, std::vector<Server::Missing>& out) const;
   void add_open_rounds(std::vector<Server::OpenRound>& out) const;
 

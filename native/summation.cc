@@ -39,6 +39,12 @@ Buffer BufferPool::make(size_t bytes) {
   });
 }
 
+Buffer BufferPool::make_sum(size_t bytes) {
+  std::byte* data = sums_ && bytes >= kCellBytes ? sums_->take(bytes) : nullptr;
+  if (data == nullptr) return make(bytes);
+  return Buffer(data, [sums = sums_, bytes](std::byte* sum) { sums->give_back(sum, bytes); });
+}
+
 size_t Sum::pieces(size_t offset, size_t length, std::span<iovec> out) const {
   if (cell_stride == kCellBytes) {
     out[0] = {data.get() + offset, length};
@@ -68,7 +74,7 @@ Round::Round(const Arithmetic& arithmetic, size_t bytes, uint32_t workers, bool 
       divisor_(divisor == 0 ? incomplete_ : divisor) {
   // The last cell may be shorter than the stride; a small tensor should not cost a whole cell.
   const size_t widening = stride_ / kCellBytes;
-  sum_ = pool_->make((cells_.size() - 1) * stride_ + cell_bytes(cells_.size() - 1) * widening);
+  sum_ = pool_->make_sum((cells_.size() - 1) * stride_ + cell_bytes(cells_.size() - 1) * widening);
   for (uint32_t rank = 0; rank < workers; ++rank) {
     if (members.empty() || members[rank])
       contributors_[rank].cells_left = static_cast<uint32_t>(cells_.size());

@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "reduce.h"
+#include "sum_memory.h"
 #include "wire.h"
 
 namespace byteps {
@@ -39,12 +40,15 @@ Buffer make_buffer(size_t bytes);
 class BufferPool : public std::enable_shared_from_this<BufferPool> {
  public:
   Buffer make(size_t bytes);
+  Buffer make_sum(size_t bytes);  // where workers may read it, if there is room
+  void sum_in(std::shared_ptr<SumMemory> memory) { sums_ = std::move(memory); }
 
  private:
   static constexpr size_t kMaxKeptBytes = 32 * 1024 * 1024;
 
   std::unordered_map<size_t, std::vector<Buffer>> kept_;  // by size
   size_t kept_bytes_ = 0;
+  std::shared_ptr<SumMemory> sums_;
 };
 
 // The finished sum, in wire format. Cells are laid out at the accumulator's stride, which is wider than the

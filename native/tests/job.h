@@ -73,7 +73,8 @@ class Job {
 
  private:
   void connect(uint32_t rank, uint32_t server, uint32_t lane) {
-    auto [here, there] = shape_.make();
+    const bool lends = shape_.make == shared_memory_links;
+    auto [there, here] = lends ? lending_links(servers[server]->sum_memory(lane)) : shape_.make();
     servers[server]->add_link(rank, lane, std::move(there));
     workers[rank]->add_link(server, lane, std::move(here));
   }

@@ -14,6 +14,7 @@
 
 #include "check.h"
 #include "link.h"
+#include "sum_memory.h"
 #include "ucx.h"
 
 namespace byteps {
@@ -46,14 +47,18 @@ inline LinkPair tcp_links() {
 
 inline LinkPair inproc_links() { return make_inproc_links(100'000); }
 
-inline LinkPair shared_memory_links() {
+// The first end lends what it sends out of `sums`.
+inline LinkPair lending_links(std::shared_ptr<const SumMemory> sums) {
   int fds[2];
   CHECK(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds) == 0);
   const SharedMemory first = create_shared_memory(100'000);
-  SharedMemory second{dup(first.memory), {}};
+  SharedMemory second{dup(first.memory), {}, sums ? dup(sums->fd()) : -1};
   for (size_t i = 0; i < first.events.size(); ++i) second.events[i] = dup(first.events[i]);
-  return {make_shared_memory_link(first, true, fds[0]), make_shared_memory_link(second, false, fds[1])};
+  return {make_shared_memory_link(first, true, fds[0], std::move(sums)),
+          make_shared_memory_link(second, false, fds[1])};
 }
+
+inline LinkPair shared_memory_links() { return lending_links(nullptr); }
 
 // Over the transports that UCX calls so.
 inline LinkPair ucx_links(const char* transports) {

@@ -54,13 +54,23 @@ def create_shared_memory(ring_bytes: int) -> list[int]:
         OSError: There is no memory, or no descriptor left.
     """
 
-def shared_memory_link(descriptors: list[int], is_first: bool, lifeline: int) -> Link:
+class SumMemory:
+    """Memory in which a server's lane sums, and which others may only read."""
+
+    def descriptor(self) -> int:
+        """For whoever may read it. It stays the memory's."""
+
+def shared_memory_link(
+    descriptors: list[int], is_first: bool, lifeline: int, sums: SumMemory | None = None
+) -> Link:
     """Adopt one end of shared memory and a connection to the other end, all authenticated by the caller.
 
     Args:
-        descriptors: From `create_shared_memory`, or as the other end received them. The link closes them.
+        descriptors: From `create_shared_memory`, or as the other end received them, and one of memory that the
+            first end lends from, if it does. The link closes them.
         is_first: One of the two ends says so.
         lifeline: A connected socket that carries nothing any more. The link closes it.
+        sums: At the first end, the memory that it lends from: what is sent out of that is not copied.
 
     Raises:
         OSError, ValueError: It cannot be used; the descriptors stay the caller's.
@@ -219,6 +229,12 @@ class Server:
     ) -> None: ...
     def add_link(self, rank: int, lane: int, link: Link, /) -> None: ...
     def add_beacon(self, link: Link, /) -> None: ...
+    def sum_memory(self, lane: int, /) -> SumMemory:
+        """What the lane sums in from now on, for links to workers of this host.
+
+        Raises:
+            OSError: There is no memory, or no descriptor left, or the kernel is older than Linux 5.1.
+        """
     def start(self) -> None: ...
     def install(self, tensors: list[_InstalledTensor]) -> None: ...
     def retire(self, tensors: list[int]) -> None: ...

@@ -192,8 +192,10 @@ class _Acceptor:
         )
         steps = accept_steps(self._token, identity, lambda peer: _reason_to_refuse(peer, welcome))
         peer = await async_handshake(loop, sock, steps, end_s - loop.time())
-        link = await meet_worker(sock, self._config, identity, peer, end_s - loop.time(), self._ucx)
-        self._server.native.add_link(peer.number, peer.lane, link)
+        native = self._server.native
+        left_s = end_s - loop.time()
+        link = await meet_worker(sock, self._config, identity, peer, left_s, self._ucx, native.sum_memory)
+        native.add_link(peer.number, peer.lane, link)
 
     async def _welcomed(self) -> Welcome:
         """Workers come when the job is complete, which they may hear of before this server does."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import mmap
 import os
 import socket
 import time
@@ -50,10 +52,18 @@ def config(transport: str, token: str = "secret") -> Config:
     return Config(transport=transport, auth_token=token)
 
 
-def served(sock: socket.socket, settings: Config) -> _native.Link:
+def native_server() -> _native.Server:
+    return _native.Server(4, 2, deterministic=False, heartbeat_s=1.0, epoch=7)
+
+
+def served(
+    sock: socket.socket,
+    settings: Config,
+    sum_memory: Callable[[int], _native.SumMemory] | None = None,
+) -> _native.Link:
     """The server's end of a meeting."""
     sock.setblocking(False)
-    return asyncio.run(meet_worker(sock, settings, SERVER, WORKER, LIMIT_S, Library()))
+    return asyncio.run(meet_worker(sock, settings, SERVER, WORKER, LIMIT_S, Library(), sum_memory))
 
 
 def outcome(call: Callable[[], Meeting | _native.Link]) -> str:
@@ -119,6 +129,32 @@ def test_a_stranger_at_the_window_is_passed_over(ends: Ends) -> None:
         ] * 2
         here.close()
         there.close()
+
+
+def test_a_worker_can_read_the_memory_of_sums_and_not_change_it(nothing_left: None, ends: Ends) -> None:
+    sums = native_server().sum_memory(1)
+    with Window(b"secret", WORKER, SERVER) as window, ThreadPoolExecutor(1) as pool:
+        memory = pool.submit(window.receive, ends[0], time.monotonic() + LIMIT_S)
+        there = asyncio.run(hand_over(b"secret", SERVER, WORKER, window.name, LIMIT_S, sums))
+        here = memory.result()
+        assert not isinstance(here, str)
+        assert os.fstat(here.descriptors[-1]).st_ino == os.fstat(sums.descriptor()).st_ino
+        with pytest.raises(PermissionError):
+            mmap.mmap(here.descriptors[-1], 0)
+        mmap.mmap(here.descriptors[-1], 0, prot=mmap.PROT_READ).close()
+        links = there.link(ends[1]), here.link(ends[0])
+        assert (there.descriptors, here.descriptors) == ([], [])
+        del links, sums
+
+
+def test_without_memory_for_sums_the_rest_is_shared(ends: Ends) -> None:
+    def refuse(lane: int) -> _native.SumMemory:
+        raise OSError(errno.EFBIG, f"no memory for lane {lane}")
+
+    with ThreadPoolExecutor(1) as pool:
+        other = pool.submit(outcome, lambda: served(ends[1], config("auto"), refuse))
+        meeting = meet_server(ends[0], config("auto"), WORKER, SERVER, LIMIT_S, Library())
+        assert (meeting.transport, other.result()) == ("shm", "link")
 
 
 @pytest.mark.parametrize("answer", [Answer("shm"), Answer("tcp", "no memory", near=True)])

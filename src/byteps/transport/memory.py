@@ -34,7 +34,7 @@ from byteps.security import (
 RING_BYTES = 1 << 20
 """What fits into the memory each way. Little, so that it stays in the caches and nothing waits in it long."""
 
-_DESCRIPTORS = 5
+_MOST_DESCRIPTORS = 6
 _PURPOSE = "memory"
 
 
@@ -56,11 +56,15 @@ class Memory:
     Args:
         descriptors: as from ``_native.create_shared_memory``.
         is_first: whether this process made it.
+        sums: of the process that made it, what it lends from.
     """
 
-    def __init__(self, descriptors: Sequence[int], is_first: bool) -> None:
+    def __init__(
+        self, descriptors: Sequence[int], is_first: bool, sums: _native.SumMemory | None = None
+    ) -> None:
         self.descriptors = list(descriptors)
         self._is_first = is_first
+        self._sums = sums
 
     def link(self, sock: socket.socket) -> _native.Link:
         """The link through it. The connection shows when the other end is gone; it carries nothing more.
@@ -71,7 +75,7 @@ class Memory:
         lifeline = -1
         try:
             lifeline = os.dup(sock.fileno())
-            link = _native.shared_memory_link(self.descriptors, self._is_first, lifeline)
+            link = _native.shared_memory_link(self.descriptors, self._is_first, lifeline, self._sums)
         except (OSError, ValueError) as error:
             if lifeline >= 0:
                 os.close(lifeline)
@@ -139,9 +143,9 @@ class Window:
             steps = accept_steps(self._token, self._worker, self._reason_to_refuse)
             handshake(sock, steps, max(end_s - time.monotonic(), 0))
             sock.settimeout(max(end_s - time.monotonic(), 1e-6))
-            _, received, _, _ = socket.recv_fds(sock, 1, _DESCRIPTORS, socket.MSG_CMSG_CLOEXEC)
+            count, received, _, _ = socket.recv_fds(sock, 1, _MOST_DESCRIPTORS, socket.MSG_CMSG_CLOEXEC)
         memory = Memory(received, is_first=False)
-        if len(received) != _DESCRIPTORS:
+        if [*count] != [len(received)]:
             memory.close()
             raise HandshakeError(
                 "not all descriptors of shared memory arrived; raise the limit of open files (ulimit -n)"
@@ -153,7 +157,14 @@ class Window:
         return "" if (peer.role, peer.number) == expected else f"this waits for the {self._server}"
 
 
-async def hand_over(token: bytes, server: Identity, worker: Identity, window: str, limit_s: float) -> Memory:
+async def hand_over(
+    token: bytes,
+    server: Identity,
+    worker: Identity,
+    window: str,
+    limit_s: float,
+    sums: _native.SumMemory | None = None,
+) -> Memory:
     """Make memory and hand it to a worker.
 
     Args:
@@ -162,6 +173,7 @@ async def hand_over(token: bytes, server: Identity, worker: Identity, window: st
         worker: the other end, which has proved itself over TCP.
         window: where it waits.
         limit_s: how long it may take.
+        sums: what the worker may read besides.
 
     Returns:
         This end of the memory.
@@ -178,7 +190,7 @@ async def hand_over(token: bytes, server: Identity, worker: Identity, window: st
             peer = await async_handshake(asyncio.get_running_loop(), sock, steps, limit_s)
             if (peer.role, peer.number, peer.lane) != (worker.role, worker.number, worker.lane):
                 raise HandshakeError(f"the {peer} waits at the window of the {worker}")
-            return _send(sock)
+            return _send(sock, sums)
     except ConnectionRefusedError as error:
         reason = "they are on different hosts, or in different network namespaces"
         raise NotShared(reason, near=False) from error
@@ -186,10 +198,12 @@ async def hand_over(token: bytes, server: Identity, worker: Identity, window: st
         raise NotShared(_text(error), near=True) from error
 
 
-def _send(sock: socket.socket) -> Memory:
-    memory = Memory(_create(), is_first=True)
+def _send(sock: socket.socket, sums: _native.SumMemory | None) -> Memory:
+    memory = Memory(_create(), is_first=True, sums=sums)
     try:
-        socket.send_fds(sock, [b"m"], memory.descriptors)
+        if sums is not None:
+            memory.descriptors.append(os.dup(sums.descriptor()))
+        socket.send_fds(sock, [bytes([len(memory.descriptors)])], memory.descriptors)
     except BaseException:
         memory.close()
         raise

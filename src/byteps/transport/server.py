@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
+from collections.abc import Callable
 
 from byteps import _native
 from byteps.config import Config
@@ -15,7 +17,13 @@ from byteps.transport.ucx import Library, NoUcx, connect
 
 
 async def meet_worker(
-    sock: socket.socket, config: Config, server: Identity, worker: Identity, limit_s: float, ucx: Library
+    sock: socket.socket,
+    config: Config,
+    server: Identity,
+    worker: Identity,
+    limit_s: float,
+    ucx: Library,
+    sum_memory: Callable[[int], _native.SumMemory] | None = None,
 ) -> _native.Link:
     """Agree with a worker over an authenticated, non-blocking connection.
 
@@ -28,6 +36,7 @@ async def meet_worker(
         worker: the other end.
         limit_s: how long it may take.
         ucx: for workers that ask for it.
+        sum_memory: by lane, what workers of this host may read; raises ``OSError`` where there can be none.
 
     Raises:
         HandshakeError: there is no transport that both may use, or the worker was too slow.
@@ -41,7 +50,8 @@ async def meet_worker(
     link, problem = None, NotShared("", near=False)
     if "shm" in ways:
         try:
-            link = await _shared(sock, config, server, worker, offer, end_s - loop.time())
+            sums = _sums(sum_memory, worker.lane)
+            link = await _shared(sock, config, server, worker, offer, end_s - loop.time(), sums)
         except NotShared as error:
             problem = error
     reason = _reason_to_refuse(offer, config, str(problem)) if link is None and "tcp" not in ways else ""
@@ -80,13 +90,26 @@ async def _through_ucx(
         raise HandshakeError(f"refused the {worker}: {error}") from error
 
 
+def _sums(sum_memory: Callable[[int], _native.SumMemory] | None, lane: int) -> _native.SumMemory | None:
+    """What the worker may read, if there is such memory; without, everything is copied to it."""
+    with contextlib.suppress(OSError):
+        return sum_memory(lane) if sum_memory else None
+    return None
+
+
 async def _shared(
-    sock: socket.socket, config: Config, server: Identity, worker: Identity, offer: Offer, limit_s: float
+    sock: socket.socket,
+    config: Config,
+    server: Identity,
+    worker: Identity,
+    offer: Offer,
+    limit_s: float,
+    sums: _native.SumMemory | None,
 ) -> _native.Link:
     """The link through memory that this server makes and hands to the worker."""
     if not offer.window:
         raise NotShared(offer.reason, near=False)
-    memory = await hand_over(load_token(config), server, worker, offer.window, limit_s)
+    memory = await hand_over(load_token(config), server, worker, offer.window, limit_s, sums)
     try:
         return memory.link(sock)
     finally:
