@@ -66,8 +66,8 @@ def shared_memory_link(
     """Adopt one end of shared memory and a connection to the other end, all authenticated by the caller.
 
     Args:
-        descriptors: From `create_shared_memory`, or as the other end received them, and one of memory that the
-            first end lends from, if it does. The link closes them.
+        descriptors: From `create_shared_memory`, or as the other end received them, and one of memory that
+            the first end lends from, if it does. The link closes them.
         is_first: One of the two ends says so.
         lifeline: A connected socket that carries nothing any more. The link closes it.
         sums: At the first end, the memory that it lends from: what is sent out of that is not copied.
