@@ -23,9 +23,9 @@
 namespace byteps {
 namespace {
 
-// Sent, and not taken yet: a few of the largest messages, so that the receiver knows of the next ones while
-// it fetches one.
-constexpr size_t kWindowBytes = 8 << 20;
+// Sent, and not taken yet: two of the largest messages, so that the receiver knows of the next one while it
+// fetches one.
+constexpr size_t kWindowBytes = 2 * UcxMessages::kMaxDataBytes;
 constexpr size_t kCopiedWindowBytes = 4 << 20;  // for small parts, which lie in the receiver's queues
 constexpr size_t kResumeBytes = 1 << 20;        // room in it that is worth a write event
 constexpr size_t kDirectBytes = 64 * 1024;      // parts of this size are not copied

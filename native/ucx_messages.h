@@ -51,7 +51,7 @@ class UcxBuffer {
 class UcxMessages {
  public:
   static constexpr size_t kMaxHeadBytes = 128;      // that go along with larger data
-  static constexpr size_t kMaxDataBytes = 2 << 20;  // of one message
+  static constexpr size_t kMaxDataBytes = 4 << 20;  // of one message
 
   // A message of the peer: its head, then its data.
   struct Arrival {
