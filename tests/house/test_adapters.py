@@ -12,7 +12,7 @@ from .tree import Source, module_name, python_sources, report
 
 EXPORTS = "src/byteps/adapters/exports.py"
 # docs/adapters.md says what those of more than 600 lines have that others lack.
-LINES = {"jax": 600, "keras": 600, "mxnet": 1040, "tensorflow": 1720, "torch": 5600}
+LINES = {"jax": 600, "keras": 600, "mxnet": 1050, "tensorflow": 1750, "torch": 5700}
 
 
 def _adapters() -> dict[str, list[Source]]:
