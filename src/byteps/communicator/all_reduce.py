@@ -8,7 +8,6 @@ something is waited for.
 from __future__ import annotations
 
 import logging
-import queue
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -23,9 +22,11 @@ from byteps.communicator.all_reduce_numbers import Numbers
 from byteps.communicator.all_reduce_rounds import Batch, Entry, Round
 from byteps.communicator.all_reduce_sizes import FIRST_BYTES, Sizes
 from byteps.communicator.board import Board
+from byteps.communicator.by_name import ByName
 from byteps.communicator.changes import Changes
 from byteps.communicator.collectives import Collectives, Engine, Meeting, latency_s
 from byteps.communicator.interface import CLOSED, DEPARTED, LINK_LOST, OK, RETRACTED, Buffer
+from byteps.communicator.loop import Loop
 from byteps.communicator.names import Names
 from byteps.config import Config
 from byteps.control import ControlClient
@@ -40,7 +41,6 @@ from byteps.wire import (
     Message,
     Missing,
     Placement,
-    Retract,
     TensorSpec,
     Welcome,
 )
@@ -48,7 +48,6 @@ from byteps.wire import (
 LEADER = 0
 _VERDICT_S = 2.0
 """How long a failed collective waits for the coordinator to say which rank was lost, or left."""
-_CLOSE_S = 5.0
 
 _log = logging.getLogger("byteps.communicator")
 
@@ -61,7 +60,7 @@ class _End:
     peer: int
 
 
-class AllReduce:
+class AllReduce(ByName):
     """Rounds by an engine's collectives.
 
     Args:
@@ -91,13 +90,13 @@ class AllReduce:
         numbers = Numbers(self)
         self._changes = Changes.of(welcome, control, numbers)
         self._names: Names[Round] = Names(control, numbers, self._rank, self._changes)
+        super().__init__(self._names)
         fixed_bytes = FIRST_BYTES if config.deterministic else 0  # where a sum is cut changes its rounding
         self._sizes = Sizes(config.collective_bytes or fixed_bytes, config.credit_bytes)
         self._specs: dict[int, tuple[TensorSpec, int]] = {}  # and the rounds begun, by number
         self._engine: Collectives | None = None
         self._leader: Leader | None = None
-        self._queue: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
-        self._thread = threading.Thread(target=self._run, name="byteps-all-reduce", daemon=True)
+        self._loop = Loop("byteps-all-reduce", self._go_on, self._break)
         self._rounds: dict[int, Round] = {}
         self._ready: list[int] = []
         self._end: _End | None = None
@@ -123,12 +122,12 @@ class AllReduce:
                 config.scheduling,
                 fuses=not config.deterministic,
             )
-        self._thread.start()
+        self._loop.start()
 
     def declare(self, specs: Sequence[TensorSpec]) -> None:
         """See ``Communicator.declare``."""
         check_for_all(specs)
-        self._names.declare(specs)
+        super().declare(specs)
 
     def submit(
         self, spec: TensorSpec, source: Buffer | None, destination: Buffer | None, priority: int
@@ -137,25 +136,9 @@ class AllReduce:
         check_for_all([spec])
         return self._names.begin(spec, partial(self._begin, memory=(source, destination), priority=priority))
 
-    def finished(self, spec: TensorSpec) -> None:
-        """See ``Communicator.finished``."""
-        self._names.finished(spec)
-
-    def refuse(self, spec: TensorSpec, message: str) -> None:
-        """See ``Communicator.refuse``."""
-        self._names.refuse(spec, message)
-
-    def explain(self, name: str) -> str:
-        """See ``Communicator.explain``."""
-        return self._names.explain(name)
-
     def blame(self, peer: int) -> str:
         """See ``Communicator.blame``."""
         return self._broken or "the job cannot go on"
-
-    def missing(self, name: str, timeout_s: float | None = None) -> list[tuple[int, float]]:
-        """See ``Communicator.missing``."""
-        return self._names.missing(name, timeout_s)
 
     def traffic(self) -> str:
         """See ``Communicator.traffic``."""
@@ -167,27 +150,23 @@ class AllReduce:
             f"{in_words(sizes.credit_bytes)}"
         )
 
-    def retract(self, message: Retract) -> None:
-        """See ``Communicator.retract``."""
-        self._names.retract(message)
-
     def notice(self, message: Message) -> None:
         """See ``Communicator.notice``."""
         if isinstance(message, Forward) and message.topic == "board":
             self._board.deliver(message.payload)
         elif isinstance(message, Forward):
-            self._queue.put(partial(self._forwarded, message))
+            self._loop.put(partial(self._forwarded, message))
         elif isinstance(message, Departed):
-            self._queue.put(partial(self._finish_all, DEPARTED, message.rank))
+            self._loop.put(partial(self._finish_all, DEPARTED, message.rank))
         elif isinstance(message, AskMissing):
-            self._queue.put(partial(self._tell_missing, message))
+            self._loop.put(partial(self._tell_missing, message))
         elif self._changes is not None:
             self._changes.notice(message)
 
     def fail(self) -> None:
         """See ``Communicator.fail``."""
         self._board.fail()
-        self._queue.put(partial(self._finish_all, LINK_LOST, 0))
+        self._loop.put(partial(self._finish_all, LINK_LOST, 0))
 
     def abandon(self) -> None:
         """See ``Communicator.abandon``. The thread does not exist in the child."""
@@ -199,9 +178,8 @@ class AllReduce:
             return
         self._closed = True
         self._board.fail()
-        self._queue.put(partial(self._finish_all, CLOSED, 0))
-        if self._thread.ident is not None and threading.current_thread() is not self._thread:
-            self._thread.join(_CLOSE_S)
+        self._loop.put(partial(self._finish_all, CLOSED, 0))
+        self._loop.close()
         if self._engine is not None:
             self._engine.close()
         self._on_close()
@@ -214,7 +192,7 @@ class AllReduce:
 
     def set_knobs(self, knobs: Knobs) -> None:
         """See ``Tunable.set_knobs``."""
-        self._queue.put(partial(self._resize, knobs))
+        self._loop.put(partial(self._resize, knobs))
 
     def cost(self) -> tuple[float, float]:
         """See ``Tunable.cost``."""
@@ -225,11 +203,11 @@ class AllReduce:
         known = self._specs.pop(tensor, None)
         if known is not None and not known[0].ephemeral:
             self._sizes.step_bytes -= known[0].nbytes
-        self._queue.put(partial(self._forget, tensor))
+        self._loop.put(partial(self._forget, tensor))
 
     def retracted(self, tensor: int) -> None:
         """See ``Plane.retract``."""
-        self._queue.put(partial(self._retract, tensor))
+        self._loop.put(partial(self._retract, tensor))
 
     def _begin(self, tensor: int, memory: tuple[Buffer | None, Buffer | None], priority: int) -> Round:
         spec, before = self._specs[tensor]
@@ -237,25 +215,17 @@ class AllReduce:
         assert self._engine is not None, "start() comes first"
         form = form_of(spec, self._size, self._engine.dtypes)
         one = Round(tensor, spec, form, before + 1, memory, priority)
-        self._queue.put(partial(self._submitted, one))
+        self._loop.put(partial(self._submitted, one))
         if self._closed:  # nobody may be there to take it from the queue
             one.resolve(CLOSED)
         return one
 
     # What follows runs on the thread alone.
 
-    def _run(self) -> None:
-        while not (self._closed and self._end is not None and self._end.status == CLOSED):
-            try:
-                self._queue.get()()
-                # What has come meanwhile is taken together: announced in one message, fused where possible.
-                for _ in range(self._queue.qsize()):
-                    self._queue.get()()
-                self._announce()
-                self._lead()
-            except Exception as error:  # without this thread everybody would wait for ever
-                if not self._closed:
-                    self._break(error)
+    def _go_on(self) -> None:
+        """What has come meanwhile is taken together: announced in one message, fused where possible."""
+        self._announce()
+        self._lead()
 
     def _resize(self, knobs: Knobs) -> None:
         self._sizes.fix(knobs.partition_bytes, knobs.credit_bytes, knobs.fusion_bytes)
@@ -327,7 +297,7 @@ class AllReduce:
 
     def _ended(self, batch: Batch, number: int, begun_ns: int, error: Exception | None) -> None:
         """A collective is over. On a thread of the engine."""
-        self._queue.put(partial(self._settle, batch, number, begun_ns, error))
+        self._loop.put(partial(self._settle, batch, number, begun_ns, error))
 
     def _settle(self, batch: Batch, number: int, begun_ns: int, error: Exception | None) -> None:
         if error is not None:
@@ -353,7 +323,7 @@ class AllReduce:
         if self._end is not None:
             self._finish_all(self._end.status, self._end.peer)
             return
-        verdict = threading.Timer(_VERDICT_S, self._queue.put, [partial(self._finish_all, LINK_LOST, 0)])
+        verdict = threading.Timer(_VERDICT_S, self._loop.put, [partial(self._finish_all, LINK_LOST, 0)])
         verdict.daemon = True
         verdict.start()
 

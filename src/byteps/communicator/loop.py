@@ -14,7 +14,7 @@ class Loop:
 
     Args:
         name: Of the thread.
-        settle: Called when all that was waiting has been done.
+        settle: Called when all that was waiting has been done: what has come meanwhile is done together.
         failed: Told what went wrong in one or the other. Must not raise.
     """
 
@@ -39,12 +39,19 @@ class Loop:
             self._thread.join(_CLOSE_S)
 
     def _run(self) -> None:
-        work = self._queue.get()
-        while work is not None:
+        goes_on = True
+        while goes_on:
             try:
-                work()
-                if self._queue.empty():
+                goes_on = self._do_next() and all(self._do_next() for _ in range(self._queue.qsize()))
+                if goes_on:
                     self._settle()
             except Exception as error:  # without this thread everybody would wait for ever
                 self._failed(error)
-            work = self._queue.get()
+
+    def _do_next(self) -> bool:
+        """Wait for work and do it; False if there will be no more."""
+        work = self._queue.get()
+        if work is None:
+            return False
+        work()
+        return True

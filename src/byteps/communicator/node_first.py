@@ -19,6 +19,7 @@ import msgspec
 
 from byteps.communicator.all_reduce_rounds import Entry, Round
 from byteps.communicator.board import Board
+from byteps.communicator.by_name import ByName
 from byteps.communicator.interface import CLOSED, DEPARTED, LINK_LOST, OK, RETRACTED, Buffer, Transfer
 from byteps.communicator.loop import Loop
 from byteps.communicator.node_collectives import NodeCollectives, NodeEngine, NodeMeeting, NodeSum
@@ -31,7 +32,7 @@ from byteps.config import Config
 from byteps.control import ControlClient
 from byteps.dtypes import DType, ReduceOp
 from byteps.errors import DeclarationError, ProtocolError
-from byteps.wire import AskMissing, Departed, Forward, Message, Missing, Retract, TensorSpec, Welcome
+from byteps.wire import AskMissing, Departed, Forward, Message, Missing, TensorSpec, Welcome
 
 _log = logging.getLogger("byteps.communicator")
 
@@ -45,7 +46,7 @@ class _Piece:
     summed: NodeSum
 
 
-class NodeFirst:
+class NodeFirst(ByName):
     """Rounds through collectives of each node and then the servers.
 
     Args:
@@ -63,6 +64,7 @@ class NodeFirst:
     def __init__(
         self, control: ControlClient, servers: ParameterServer, welcome: Welcome, config: Config
     ) -> None:
+        super().__init__(servers)
         self.engine: NodeCollectives | None = None
         self._control = control
         self._servers = servers
@@ -78,7 +80,6 @@ class NodeFirst:
         self._specs: dict[int, tuple[TensorSpec, int]] = {}  # and the rounds begun, by number
         self._rounds: dict[int, Round] = {}
         self._pieces: dict[Part, _Piece] = {}
-        self._kept: list[_Piece] = []  # failed; a server's answer may still come into their memory
         self._ready: list[int] = []
         self._arrived: list[tuple[int, int, int, int]] = []
         self._end: tuple[int, int] | None = None
@@ -114,7 +115,7 @@ class NodeFirst:
 
     def declare(self, specs: Sequence[TensorSpec]) -> None:
         """See ``Communicator.declare``."""
-        self._servers.declare(specs)
+        super().declare(specs)
         taken = [spec for spec in specs if self.takes(spec)]
         numbers = [(spec, self._servers.number(spec.name)) for spec in taken]
         shares = [
@@ -135,33 +136,17 @@ class NodeFirst:
     def finished(self, spec: TensorSpec) -> None:
         """See ``Communicator.finished``."""
         number = self._servers.number(spec.name)
-        self._servers.finished(spec)
+        super().finished(spec)
         if number in self._specs:
             self._loop.put(partial(self._forget, number))
-
-    def refuse(self, spec: TensorSpec, message: str) -> None:
-        """See ``Communicator.refuse``."""
-        self._servers.refuse(spec, message)
-
-    def explain(self, name: str) -> str:
-        """See ``Communicator.explain``."""
-        return self._servers.explain(name)
 
     def blame(self, peer: int) -> str:
         """See ``Communicator.blame``."""
         return self._broken or self._servers.blame(peer)
 
-    def missing(self, name: str, timeout_s: float | None = None) -> list[tuple[int, float]]:
-        """See ``Communicator.missing``."""
-        return self._servers.missing(name, timeout_s)
-
     def traffic(self) -> str:
         """See ``Communicator.traffic``."""
         return self._servers.traffic() + (f"; node sums by {self.engine.name}" if self.engine else "")
-
-    def retract(self, message: Retract) -> None:
-        """See ``Communicator.retract``."""
-        self._servers.retract(message)
 
     def notice(self, message: Message) -> None:
         """See ``Communicator.notice``."""
@@ -312,15 +297,19 @@ class NodeFirst:
         self._loop.put(lambda: self._arrived.append((*part, status, peer)))
 
     def _sum_shares(self, piece: _Piece) -> tuple[int, int]:
+        """Push this rank's shares of a part. Returns only when nothing uses their memory any more."""
         memory, entry = piece.summed.memory, piece.entry
         flights: list[tuple[TensorSpec, Transfer]] = []
         at = 0
-        for spec in self._cuts.of_part(entry.round.spec, piece.tensor, entry.begin):
-            buffer = Buffer(memory.address + at, spec.nbytes, memory.owner)
-            flights.append((spec, self._servers.submit(spec, buffer, buffer, entry.round.priority)))
-            at += spec.nbytes
+        try:
+            for spec in self._cuts.of_part(entry.round.spec, piece.tensor, entry.begin):
+                buffer = Buffer(memory.address + at, spec.nbytes, memory.owner)
+                flights.append((spec, self._servers.submit(spec, buffer, buffer, entry.round.priority)))
+                at += spec.nbytes
+        finally:
+            for _, transfer in flights:
+                transfer.wait(math.inf)
         for spec, transfer in flights:
-            transfer.wait(math.inf)
             if transfer.status != OK:
                 return transfer.status, transfer.peer
             if spec.ephemeral:
@@ -337,7 +326,7 @@ class NodeFirst:
     def _fail(self, tensor: int, status: int, peer: int) -> None:
         """Some rank of the node will not have its share of the tensor."""
         for part in [part for part in self._pieces if part[0] == tensor]:
-            self._kept.append(self._pieces.pop(part))
+            del self._pieces[part]  # ``_push`` has it for as long as an answer may come into its memory
         if (one := self._rounds.pop(tensor, None)) is not None:
             one.resolve(status, peer)
 
@@ -390,6 +379,7 @@ class NodeFirst:
             self.engine.abort()  # what was begun may never be over
         for tensor in list(self._rounds):
             self._fail(tensor, *self._end)
+        self._pieces.clear()
         if self._leader is not None:
             self._leader.close()
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from math import inf
 from typing import TypeAlias
 
 from byteps import _native
+from byteps.communicator.by_name import ByName
 from byteps.communicator.changes import Changes
 from byteps.communicator.interface import LINK_LOST, Buffer, Transfer
 from byteps.communicator.names import Names
@@ -22,7 +23,6 @@ from byteps.wire import (
     Missing,
     Move,
     Placement,
-    Retract,
     TensorSpec,
     Welcome,
 )
@@ -103,7 +103,7 @@ class _Servers:
         )
 
 
-class ParameterServer:
+class ParameterServer(ByName):
     """Rounds through CPU servers.
 
     Args:
@@ -133,10 +133,7 @@ class ParameterServer:
         self._servers = _Servers(worker, welcome, trace or Trace(), credit_bytes)
         self._changes = Changes.of(welcome, control, self._servers)
         self._names: Names[Transfer] = Names(control, self._servers, welcome.rank, self._changes)
-
-    def declare(self, specs: Sequence[TensorSpec]) -> None:
-        """See ``Communicator.declare``."""
-        self._names.declare(specs)
+        super().__init__(self._names)
 
     def submit(
         self, spec: TensorSpec, source: Buffer | None, destination: Buffer | None, priority: int
@@ -150,18 +147,6 @@ class ParameterServer:
         """Begin a round that ``begin``, given the tensor's number, carries out. Raises as ``submit``."""
         return self._names.begin(spec, begin)
 
-    def finished(self, spec: TensorSpec) -> None:
-        """See ``Communicator.finished``."""
-        self._names.finished(spec)
-
-    def refuse(self, spec: TensorSpec, message: str) -> None:
-        """See ``Communicator.refuse``."""
-        self._names.refuse(spec, message)
-
-    def explain(self, name: str) -> str:
-        """See ``Communicator.explain``."""
-        return self._names.explain(name)
-
     def blame(self, peer: int) -> str:
         """See ``Communicator.blame``."""
         neighbour = peer - self._servers.number
@@ -169,10 +154,6 @@ class ParameterServer:
             rank = self._servers.node[neighbour]
             return f"the connection to rank {rank}, which shares this node, broke or fell silent"
         return f"the connection to server {peer} broke or fell silent"
-
-    def missing(self, name: str, timeout_s: float | None = None) -> list[tuple[int, float]]:
-        """See ``Communicator.missing``."""
-        return self._names.missing(name, timeout_s)
 
     def on_retract(self, told: Callable[[int], None]) -> None:
         """Have somebody told the numbers of tensors whose round in flight ends with ``RETRACTED``."""
@@ -193,10 +174,6 @@ class ParameterServer:
             f"{size(self.worker.bytes_sent)} in {self.worker.frames_sent} frames sent, "
             f"{size(self.worker.bytes_received)} received; credit {size(self._servers.credit_bytes)}"
         )
-
-    def retract(self, message: Retract) -> None:
-        """See ``Communicator.retract``."""
-        self._names.retract(message)
 
     def notice(self, message: Message) -> None:
         """See ``Communicator.notice``. Of rounds, servers say the rest of what there is to say."""

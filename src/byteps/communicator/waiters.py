@@ -28,6 +28,7 @@ class Waiters:
     def _serve(self) -> None:
         while (work := self._work.get()) is not None:
             work()
+            del work  # which may hold memory, and the next may be long in coming
             with self._lock:
                 self._idle += 1
 

@@ -1,4 +1,4 @@
-"""Control-plane messages and their frames, sans-IO: ``messages`` (``fields``, ``tuning``) and ``framing``."""
+"""Control-plane messages, sans-IO: ``messages`` (``tensors``, ``tuning``, ``fields``) and ``framing``."""
 
 from __future__ import annotations
 
@@ -10,16 +10,10 @@ from byteps.wire.messages import (
     Barrier,
     BarrierDone,
     Clock,
-    Declare,
-    Declared,
     Departed,
     End,
-    Finished,
     Forward,
     Heartbeat,
-    Install,
-    Installed,
-    InstalledTensor,
     JobSettings,
     Join,
     JoinRefused,
@@ -28,14 +22,22 @@ from byteps.wire.messages import (
     Message,
     Missing,
     OutOfData,
+    ServerAddress,
+    Welcome,
+)
+from byteps.wire.tensors import (
+    Declare,
+    Declared,
+    Finished,
+    Install,
+    Installed,
+    InstalledTensor,
     Part,
     Placement,
     Refusal,
     Refuse,
     Retract,
-    ServerAddress,
     TensorSpec,
-    Welcome,
 )
 from byteps.wire.tuning import Agreed, Knobs, Measured, Move, Proceed, Retune, Taken, TuningSettings
 

@@ -19,15 +19,10 @@ from byteps.wire.messages import (
     Barrier,
     BarrierDone,
     Clock,
-    Declare,
-    Declared,
     Departed,
     End,
-    Finished,
     Forward,
     Heartbeat,
-    Install,
-    Installed,
     Join,
     JoinRefused,
     Leave,
@@ -35,10 +30,9 @@ from byteps.wire.messages import (
     Message,
     Missing,
     OutOfData,
-    Refuse,
-    Retract,
     Welcome,
 )
+from byteps.wire.tensors import Declare, Declared, Finished, Install, Installed, Refuse, Retract
 from byteps.wire.tuning import Agreed, Measured, Proceed, Retune, Taken
 
 _KIB: Final = 1024
