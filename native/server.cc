@@ -139,6 +139,9 @@ void Server::close(double drain_s) {
 void Server::abandon() {
   abandoned_ = true;  // locks may be held by threads that do not exist in this process
   for (auto& lane : lanes_) lane->abandon();
+  for (auto& memory : sum_memory_) {
+    if (memory) memory->abandon();
+  }
 }
 
 uint64_t Server::take_events(std::vector<Event>& out) { return byteps::take_events(lanes_, out); }

@@ -8,6 +8,8 @@
 #include <system_error>
 #include <utility>
 
+#include "stream_copy.h"
+
 namespace byteps {
 namespace {
 
@@ -126,7 +128,7 @@ size_t WayIn::take(std::byte* to, size_t most) {
   const Run run = next();
   const size_t n = std::min({run.bytes, most, Way::kStepBytes});
   if (n == 0) return 0;
-  std::memcpy(to, run.data, n);
+  run.is_lent ? stream_copy(to, run.data, n) : static_cast<void>(std::memcpy(to, run.data, n));
   if (run.is_lent) {
     // Not before the copy, hence a change of the value and not just a look at it.
     if (way_.withdrawn.fetch_add(0) != 0) return broken().bytes;

@@ -51,8 +51,15 @@ SumMemory::SumMemory(size_t bytes)
       data_(map(fd_, bytes_)),
       taken_(blocks(bytes_)) {}
 
+// In a child something else may lie at its address by now.
 SumMemory::~SumMemory() {
+  if (abandoned_) return;
   munmap(data_, bytes_);
+  close(fd_);
+}
+
+void SumMemory::abandon() {
+  abandoned_ = true;
   close(fd_);
 }
 

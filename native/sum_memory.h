@@ -17,6 +17,7 @@ class SumMemory {
   SumMemory& operator=(const SumMemory&) = delete;
 
   int fd() const { return fd_; }  // for who may read it
+  void abandon();                 // in a forked child, which has the descriptor but not the memory
   // Where these bytes lie in it, if they do.
   std::optional<uint64_t> offset_of(const std::byte* data, size_t bytes) const;
 
@@ -34,6 +35,7 @@ class SumMemory {
   std::byte* const data_;
   std::vector<bool> taken_;  // by block
   size_t provided_ = 0;      // so many bytes from the start have memory
+  bool abandoned_ = false;
 };
 
 }  // namespace byteps
