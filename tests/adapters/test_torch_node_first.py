@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import random
 import re
+import threading
+import weakref
 from functools import partial
 from typing import Any
 
@@ -24,7 +27,7 @@ from byteps.errors import ConfigError, DeclarationError, PeerLeft, StallTimeout
 from byteps.session import Session
 from byteps.testing import run_ranks
 from byteps.torch.node_streams import check_device
-from byteps.torch.node_sums import node_engine
+from byteps.torch.node_sums import NodeSums, node_engine
 from tests.session import arrays
 from tests.session.arrays import Array, exchange, small_values, spec, start
 from tests.session.test_programs import Program, check, programs
@@ -205,6 +208,39 @@ def test_ranks_that_disagree_about_a_tensor_are_all_told_and_go_on() -> None:
         for text, value in run_ranks(sessions, run):
             assert "'x'" in text
             assert value == 4.0
+
+
+def test_parts_of_rounds_that_fail_are_freed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ranks that disagree again and again, each time when some have summed on their node already."""
+    shares: list[weakref.ref[Tensor]] = []
+    summed = {f"x{number}": threading.Event() for number in range(6)}
+    reduce = NodeSums.reduce
+
+    def noted(self: NodeSums, entry: Any, *how: Any, **more: Any) -> Any:
+        result = reduce(self, entry, *how, **more)
+        shares.append(weakref.ref(result.share))
+        summed[entry.round.spec.name].set()
+        return result
+
+    monkeypatch.setattr(NodeSums, "reduce", noted)
+
+    def run(session: Session) -> None:
+        for name, some_have_summed in summed.items():
+            agrees = session.rank < 2
+            assert agrees or some_have_summed.wait(50)
+            what = spec(name, CHUNK // 4 if agrees else 1)
+            with pytest.raises(DeclarationError):
+                exchange(session, what, np.ones(what.length, np.float32))
+
+    with job(4) as sessions:
+        run_ranks(sessions, run)
+    for thread in threading.enumerate():
+        if thread.name == "byteps-waiter":
+            thread.join(10)
+    gc.collect()
+    assert len(sessions) == 4, "which still live"
+    assert len(shares) == 12
+    assert sum(share() is not None for share in shares) == 0
 
 
 def test_a_rank_without_data_takes_part_until_the_others_have_none() -> None:

@@ -263,6 +263,7 @@ class NodeFirst(ByName):
         one = self._rounds.get(tensor)
         if one is None:
             one = Round(tensor, spec, self._cuts.form(spec), number, (None, None), 0)
+            one.resolve(RETRACTED)
         if begin < 0 or nbytes < 1 or begin + nbytes > spec.nbytes:
             raise ProtocolError(
                 f"rank {self._node[0]} ordered {nbytes} bytes of tensor {tensor}, which there are not"
@@ -288,7 +289,8 @@ class NodeFirst(ByName):
         try:
             piece.summed.wait()
             self._loop.put(partial(self._reduced, part))
-            status, peer = self._sum_shares(piece)
+            one = piece.entry.round  # shares of one that has failed would wait for other nodes for ever
+            status, peer = (one.status, one.peer) if one.poll() else self._sum_shares(piece)
         except DeclarationError:
             status, peer = RETRACTED, 0
         except Exception as error:  # whatever the engine raises: the rounds fail with it
