@@ -92,7 +92,7 @@ async def _through_ucx(
 
 def _sums(sum_memory: Callable[[int], _native.SumMemory] | None, lane: int) -> _native.SumMemory | None:
     """What the worker may read, if there is such memory; without, everything is copied to it."""
-    with contextlib.suppress(OSError):
+    with contextlib.suppress(OSError):  # memory or descriptors are short, or the kernel is older
         return sum_memory(lane) if sum_memory else None
     return None
 
