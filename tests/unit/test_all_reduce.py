@@ -9,7 +9,7 @@ import pytest
 from byteps.communicator.all_reduce_forms import form_of
 from byteps.communicator.all_reduce_leader import Leader, Piece
 from byteps.communicator.all_reduce_rounds import Round
-from byteps.communicator.all_reduce_sizes import LEAST_BYTES, MOST_BYTES, Sizes
+from byteps.communicator.all_reduce_sizes import DEPTH, LEAST_BYTES, LEAST_COST_S, MOST_BYTES, Sizes
 from byteps.dtypes import DType, ReduceOp
 from byteps.wire import TensorSpec
 
@@ -87,15 +87,46 @@ def test_other_operations_and_deterministic_sums_share_nothing(fuses: bool) -> N
     assert tensors == ([[0, 1], [2]] if fuses else [[0], [1], [2]])
 
 
-def test_sizes_follow_the_closed_form() -> None:
+def test_a_collective_grows_while_others_are_in_flight() -> None:
+    one = leader(concurrency=8, size=64 * KIB, credit=4 * 64 * KIB)
+    for tensor in range(32):
+        one.schedule(round_of(tensor, 16 * KIB))
+    begun = []
+    while (batch := one.next()) is not None:
+        begun.append(batch)
+    assert [len(pieces) for _, pieces in begun] == [5, 5, 5], "a fourth would be a single tensor"
+    one.finished(begun[0][0], 0.0)
+    again = one.next()
+    assert again is not None, "the next is as large as the one that is over"
+    assert len(again[1]) == 5
+
+
+def test_what_comes_last_does_not_wait_to_grow() -> None:
+    one = leader(concurrency=8, size=64 * KIB, credit=4 * 64 * KIB)
+    one.schedule(round_of(0, 60 * KIB))
+    assert one.next() is not None
+    one.schedule(round_of(1, 4 * KIB))
+    assert one.next() is not None
+
+
+@pytest.mark.parametrize(("latency_s", "cost_s"), [(2e-3, 2e-3), (1e-4, LEAST_COST_S)])
+def test_sizes_follow_the_closed_form(latency_s: float, cost_s: float) -> None:
     sizes = Sizes()
-    sizes.step_bytes, sizes.latency_s = 17_300_000, 5e-4
+    sizes.step_bytes, sizes.latency_s = 4_300_000, latency_s
     rate = 35e6
     for step in range(20):
         sizes.moved(round(rate * 0.03), 0.03 * step, more=True)
     assert sizes.rate == pytest.approx(rate, rel=0.01)
-    assert sizes.collective_bytes == pytest.approx(math.sqrt(17.3e6 * 35e6 * 5e-4 / 5), rel=0.02)
-    assert sizes.credit_bytes == 3 * sizes.collective_bytes
+    assert sizes.collective_bytes == pytest.approx(math.sqrt(4.3e6 * 35e6 * cost_s / (DEPTH + 2)), rel=0.02)
+    assert sizes.credit_bytes == DEPTH * sizes.collective_bytes
+
+
+def test_collectives_that_end_all_at_once_do_not_look_like_a_fast_link() -> None:
+    sizes = Sizes()
+    sizes.step_bytes, rate, burst, nbytes = 100_000_000, 35e6, 4, 256 * KIB
+    for number in range(200):
+        sizes.moved(nbytes, (number // burst + 1) * burst * nbytes / rate, more=True)
+    assert sizes.rate == pytest.approx(rate, rel=0.25)
 
 
 def test_the_credit_covers_the_latency_and_sizes_stay_within_limits() -> None:

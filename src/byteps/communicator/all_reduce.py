@@ -8,6 +8,7 @@ something is waited for.
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -46,6 +47,8 @@ from byteps.wire import (
 )
 
 LEADER = 0
+_BETWEEN_S = 0.001
+"""From one announcement to the next. Each costs the coordinator and rank 0 some tenths of that."""
 _VERDICT_S = 2.0
 """How long a failed collective waits for the coordinator to say which rank was lost, or left."""
 
@@ -96,9 +99,10 @@ class AllReduce(ByName):
         self._specs: dict[int, tuple[TensorSpec, int]] = {}  # and the rounds begun, by number
         self._engine: Collectives | None = None
         self._leader: Leader | None = None
-        self._loop = Loop("byteps-all-reduce", self._go_on, self._break)
+        self._loop = Loop("byteps-all-reduce", self._go_on, self._break, self._pause_s)
         self._rounds: dict[int, Round] = {}
         self._ready: list[int] = []
+        self._announced_s = -math.inf
         self._end: _End | None = None
         self._broken = ""
         self._closed = False
@@ -227,6 +231,12 @@ class AllReduce(ByName):
         self._announce()
         self._lead()
 
+    def _pause_s(self) -> float:
+        """For how long there may be more to announce: one alone is announced at once, many are together."""
+        if self._leader is not None or not self._ready:
+            return 0.0
+        return self._announced_s + _BETWEEN_S - time.monotonic()
+
     def _resize(self, knobs: Knobs) -> None:
         self._sizes.fix(knobs.partition_bytes, knobs.credit_bytes, knobs.fusion_bytes)
         if self._leader is not None:
@@ -246,6 +256,7 @@ class AllReduce(ByName):
             return
         ready, self._ready = self._ready, []
         if self._leader is None:
+            self._announced_s = time.monotonic()
             self._control.notify(Forward("ready", msgspec.msgpack.encode(ready), LEADER))
         else:
             self._take_note(LEADER, ready)

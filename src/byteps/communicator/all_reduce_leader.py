@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from byteps.communicator.all_reduce_forms import Form
 from byteps.communicator.all_reduce_rounds import Round
-from byteps.communicator.all_reduce_sizes import Sizes
+from byteps.communicator.all_reduce_sizes import DEPTH, Sizes
 from byteps.scheduler import Part, Scheduler
 
 Piece = tuple[int, int, int]
@@ -88,7 +88,7 @@ class Leader:
 
     def next(self) -> tuple[int, list[Piece]] | None:
         """A number for the next collective, and what is to share it; None for nothing now."""
-        if not self._granted or len(self._in_flight) >= self._concurrency:
+        if not self._granted or len(self._in_flight) >= self._concurrency or self._grows():
             return None
         limit = OVER * self._sizes.fusion_bytes
         batch = [self._granted.popleft()]
@@ -102,6 +102,20 @@ class Leader:
         number = next(self._numbers)
         self._in_flight[number] = batch
         return number, _pieces(batch)
+
+    def _grows(self) -> bool:
+        """Whether more will soon share the next collective: as much as is over now could begin.
+
+        Else one small collective after the other would begin as small ones end.
+        """
+        if not (self._fuses and self._waiting and self._in_flight):
+            return False
+        wanted = min(self._sizes.fusion_bytes, self._sizes.credit_bytes // DEPTH)
+        for one in self._granted:
+            wanted -= one.part.nbytes
+            if wanted <= 0:
+                return False
+        return True
 
     def finished(self, number: int, now_s: float) -> None:
         """A collective is over; its credit serves what is most urgent now.

@@ -2,15 +2,15 @@
 
 With a cost of theta for each collective, S bytes in a step, a rate of R bytes per second and m collectives in
 flight, cutting costs theta S / d and waiting behind what is in flight (m + 2) d / R; their sum is least at
-d = sqrt(S R theta / (m + 2)). Theta is the measured latency of a collective of next to no bytes. The credit
-covers that latency, or the link would idle.
+d = sqrt(S R theta / (m + 2)). Theta is the measured latency of a collective of next to no bytes, or what it
+costs in CPU time if that is more. The credit covers that latency, or the link would idle.
 """
 
 from __future__ import annotations
 
 import math
 
-DEPTH = 3
+DEPTH = 5
 """Collectives that the credit holds at least."""
 LATENCY_SHARE = 1.5
 """Credit over rate times latency. A rate measured with too little in flight grows by this each time."""
@@ -20,8 +20,12 @@ FIRST_BYTES = 256 << 10
 """Size of collectives until a rate has been measured."""
 LEAST_BYTES, MOST_BYTES = 128 << 10, 16 << 20
 """Smaller ones spend more than a twentieth of a link's bytes on headers and acknowledgements (four ranks)."""
+LEAST_COST_S = 0.001
+"""What a collective costs each rank at least: threads and messages take CPU time however short the network."""
 _GRANULE_BYTES = 4 << 10
 _WINDOW_S = 0.02
+_CREDITS = 4
+"""A rate is measured over that many times what is in flight, as collectives may end all at once."""
 _FORGET = 0.98
 
 
@@ -65,7 +69,8 @@ class Sizes:
             return _rounded(self._fixed_bytes)
         if not self.rate:
             return FIRST_BYTES
-        best = math.sqrt(max(self.step_bytes, 1) * self.rate * self.latency_s / (DEPTH + 2))
+        cost_s = max(self.latency_s, LEAST_COST_S)
+        best = math.sqrt(max(self.step_bytes, 1) * self.rate * cost_s / (DEPTH + 2))
         return _rounded(min(max(min(best, LONGEST_S * self.rate), LEAST_BYTES), MOST_BYTES))
 
     @property
@@ -95,7 +100,7 @@ class Sizes:
             return False
         self._moved += nbytes
         elapsed_s = now_s - self._since_s
-        if elapsed_s < _WINDOW_S:
+        if elapsed_s < _WINDOW_S or self._moved < min(_CREDITS * self.credit_bytes, self.step_bytes // 2):
             return False
         self.rate = max(self._moved / elapsed_s, self.rate * _FORGET)
         self._since_s, self._moved = now_s, 0

@@ -48,7 +48,7 @@ class Collectives(Protocol):
 
     @property
     def concurrency(self) -> int:
-        """How many it carries out side by side."""
+        """How many it may be given before the first is over; it begins them in their order."""
 
     @property
     def dtypes(self) -> frozenset[DType]:

@@ -28,8 +28,10 @@ from byteps.errors import BytePSError, ConfigError, JoinError
 from byteps.network import advertised_address
 from byteps.torch.tensors import ELEMENT_TYPES
 
-CONCURRENCY = 4
+THREADS = 3
 """Threads of gloo, each of which carries out one collective. Measured: docs/decisions."""
+IN_HAND = 8
+"""Collectives given to gloo at most: a thread takes the next as one ends."""
 _NCCL = "nccl"
 _PER_GROUP = 2
 """Threads that torch gives a gloo group of its own making."""
@@ -60,7 +62,7 @@ def engine(meeting: Meeting) -> TorchCollectives:
         device = torch.device("cuda", torch.cuda.current_device())
         return DeviceCollectives(backend, [_beside(backend, meeting)], device)
     if backend:
-        groups = [_beside(backend, meeting) for _ in range(CONCURRENCY // _PER_GROUP)]
+        groups = [_beside(backend, meeting) for _ in range(-(-THREADS // _PER_GROUP))]
         return TorchCollectives(backend, groups)
     return TorchCollectives("gloo", [gloo_group(meeting, meeting.rank, meeting.size)])
 
@@ -73,7 +75,7 @@ class TorchCollectives:
         groups: Take turns.
     """
 
-    concurrency = CONCURRENCY
+    concurrency = IN_HAND
     # Gloo has neither 16-bit integers nor logical reductions of booleans; the wide form stands in for them.
     dtypes = frozenset(DType) - {DType.INT16, DType.BOOL}
 
@@ -119,13 +121,15 @@ class DeviceCollectives(TorchCollectives):
         device: Where the copies are.
     """
 
+    concurrency = 4
+
     def __init__(self, name: str, groups: Sequence[Any], device: torch.device) -> None:
         super().__init__(name, groups)
         self._device = device
         # One for the way there and one for the way back. None has no effect where it is used.
         on_cuda = device.type == "cuda"
         self._there, self._back = (torch.cuda.Stream(device) if on_cuda else None for _ in range(2))
-        self._waiting = ThreadPoolExecutor(CONCURRENCY, "byteps-collectives")
+        self._waiting = ThreadPoolExecutor(self.concurrency, "byteps-collectives")
 
     def start(self, what: Collective, memory: Buffer, done: Done) -> None:
         """See ``Collectives.start``."""
@@ -237,7 +241,7 @@ def gloo_group(meeting: Meeting, place: int, size: int, prefix: str = "") -> Any
     config = meeting.config
     coordinator = parse_address(config.coordinator)[0] if config.coordinator else ""
     options: Any = ProcessGroupGloo._Options()  # type: ignore[attr-defined]
-    options._threads = CONCURRENCY
+    options._threads = THREADS
     # All ranks start a collective together, once all have what it needs: none waits for a rank that computes.
     options._timeout = datetime.timedelta(seconds=config.peer_timeout_s)
     options._devices = [ProcessGroupGloo.create_device(hostname=advertised_address(config, coordinator))]
