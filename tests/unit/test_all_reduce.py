@@ -101,6 +101,24 @@ def test_a_collective_grows_while_others_are_in_flight() -> None:
     assert len(again[1]) == 5
 
 
+def test_a_small_collective_is_followed_by_a_larger_one() -> None:
+    one = leader(concurrency=8, size=64 * KIB, credit=3 * 64 * KIB)
+    for tensor in range(3):
+        one.schedule(round_of(tensor, 60 * KIB))
+        assert one.next() is not None
+    first, *_, small = range(4)
+    one.schedule(round_of(3, 12 * KIB))
+    assert one.next() is not None
+    for tensor in range(4, 32):
+        one.schedule(round_of(tensor, 12 * KIB))
+    one.finished(small, 0.0)
+    assert one.next() is None, "credit for one tensor of 12 KiB"
+    one.finished(first, 0.0)
+    again = one.next()
+    assert again is not None
+    assert len(again[1]) == 6
+
+
 def test_what_comes_last_does_not_wait_to_grow() -> None:
     one = leader(concurrency=8, size=64 * KIB, credit=4 * 64 * KIB)
     one.schedule(round_of(0, 60 * KIB))
@@ -143,8 +161,20 @@ def test_the_credit_covers_the_latency_and_sizes_stay_within_limits() -> None:
 def test_an_idle_link_is_not_taken_for_a_slow_one() -> None:
     sizes = Sizes()
     sizes.moved(1 << 20, 0.0, more=True)
-    sizes.moved(1 << 20, 0.03, more=True)
+    assert sizes.moved(8 << 20, 0.2, more=True)
     measured = sizes.rate
+    assert measured == pytest.approx((8 << 20) / 0.2)
     assert not sizes.moved(1 << 20, 5.0, more=False)
     assert not sizes.moved(1 << 20, 9.0, more=True)
     assert sizes.rate == measured
+
+
+def test_short_bursts_are_measured_together() -> None:
+    sizes = Sizes()
+    rate, nbytes, now_s = 20e6, 128 * KIB, 0.0
+    for _ in range(40):
+        now_s += 1.0  # nothing to send
+        for number in range(4):
+            now_s += nbytes / rate
+            sizes.moved(nbytes, now_s, more=number < 3)
+    assert sizes.rate == pytest.approx(rate, rel=0.01)

@@ -41,7 +41,6 @@ def test_closed_forms_by_hand() -> None:
     assert bounds.fifo_s(layers, each) == 2 + max(2 + 4 + 2, 4 + 2)
     assert bounds.fifo_servers_s(layers, each) == 2 + (2 + 4 + 4 + 2)
     assert bounds.serial_s(layers, each) == 6 + 12
-    assert bounds.best_partition_bytes(600, 2, 3, in_flight=4) == pytest.approx(600**0.5)
 
 
 @pytest.mark.parametrize(

@@ -104,13 +104,14 @@ class Leader:
         return number, _pieces(batch)
 
     def _grows(self) -> bool:
-        """Whether more will soon share the next collective: as much as is over now could begin.
+        """Whether the next collective is small, and more will share it as others end.
 
-        Else one small collective after the other would begin as small ones end.
+        Else one small collective after the other would begin as small ones end. Half of the intended size is
+        enough, since credit for the rest may not come before another one is over.
         """
         if not (self._fuses and self._waiting and self._in_flight):
             return False
-        wanted = min(self._sizes.fusion_bytes, self._sizes.credit_bytes // DEPTH)
+        wanted = min(self._sizes.fusion_bytes, self._sizes.credit_bytes // DEPTH) // 2
         for one in self._granted:
             wanted -= one.part.nbytes
             if wanted <= 0:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 
-DEPTH = 5
+DEPTH = 3
 """Collectives that the credit holds at least."""
 LATENCY_SHARE = 1.5
 """Credit over rate times latency. A rate measured with too little in flight grows by this each time."""
@@ -21,12 +21,12 @@ FIRST_BYTES = 256 << 10
 LEAST_BYTES, MOST_BYTES = 128 << 10, 16 << 20
 """Smaller ones spend more than a twentieth of a link's bytes on headers and acknowledgements (four ranks)."""
 LEAST_COST_S = 0.001
-"""What a collective costs each rank at least: threads and messages take CPU time however short the network."""
+"""What a collective costs each rank at least: CPU time of threads and messages, however short the network."""
 _GRANULE_BYTES = 4 << 10
 _WINDOW_S = 0.02
 _CREDITS = 4
 """A rate is measured over that many times what is in flight, as collectives may end all at once."""
-_FORGET = 0.98
+_FORGET = 0.9
 
 
 class Sizes:
@@ -50,7 +50,7 @@ class Sizes:
         self.step_bytes = 0
         self.rate = 0.0
         self._since_s: float | None = None
-        self._moved = 0
+        self._moved, self._busy_s = 0, 0.0  # while there was always more
 
     def fix(self, collective_bytes: int, credit_bytes: int, fusion_bytes: int) -> None:
         """Use these sizes from now on; 0: from measurements."""
@@ -92,18 +92,15 @@ class Sizes:
         Returns:
             Whether there is a new measurement.
         """
-        if not more:
-            self._since_s = None
-            return False
-        if self._since_s is None:
-            self._since_s, self._moved = now_s, 0
+        since_s, self._since_s = self._since_s, now_s if more else None
+        if not more or since_s is None:
             return False
         self._moved += nbytes
-        elapsed_s = now_s - self._since_s
-        if elapsed_s < _WINDOW_S or self._moved < min(_CREDITS * self.credit_bytes, self.step_bytes // 2):
+        self._busy_s += now_s - since_s
+        if self._busy_s < _WINDOW_S or self._moved < _CREDITS * self.credit_bytes:
             return False
-        self.rate = max(self._moved / elapsed_s, self.rate * _FORGET)
-        self._since_s, self._moved = now_s, 0
+        self.rate = max(self._moved / self._busy_s, self.rate * _FORGET)
+        self._moved, self._busy_s = 0, 0.0
         return True
 
 

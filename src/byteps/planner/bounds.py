@@ -8,7 +8,6 @@ preemption and no overhead, a layer's bytes wait only for those of the layers be
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -124,17 +123,3 @@ def serial_s(layers: Sequence[Timed], costs: Sequence[float]) -> float:
 def compute_s(layers: Sequence[Timed]) -> float:
     """Time of a step without communication, seconds."""
     return sum(layer.forward_s + layer.backward_s for layer in layers)
-
-
-def best_partition_bytes(nbytes: float, goodput: float, overhead_s: float, in_flight: int = 4) -> float:
-    """The size of partitions at which their overhead and the waiting for those in flight balance.
-
-    Minimises overhead times partitions, plus the time of a credit of ``in_flight`` partitions and two more.
-
-    Args:
-        nbytes: Of all gradients, as often as they cross the link.
-        goodput: Payload bytes per second of the link in one direction.
-        overhead_s: Fixed time of each partition, seconds.
-        in_flight: How many partitions the credit holds.
-    """
-    return math.sqrt(nbytes * goodput * overhead_s / (in_flight + 2))

@@ -6,6 +6,7 @@ import dataclasses
 import math
 from dataclasses import dataclass
 
+from byteps.communicator.all_reduce_sizes import LEAST_COST_S
 from byteps.dtypes import CELL_BYTES
 from byteps.errors import ConfigError
 
@@ -106,6 +107,7 @@ class DataPath:
         fusion_bytes: smaller tensors are sent together, up to this size. Only all-reduce does that.
         connections: as the setting of that name; 0: as many as the link needs.
         overhead_s: time of an I/O thread for a frame, seconds; threads and links work at the same time.
+        collective_s: time that a rank's threads spend on a collective besides, seconds.
         chunk_s: a frame's time on the link, seconds.
         lag_s: how far ahead of the link frames are handed over, seconds.
         least_chunk_bytes, most_chunk_bytes: limits of a frame.
@@ -120,6 +122,7 @@ class DataPath:
     fusion_bytes: int = 0
     connections: int = 0
     overhead_s: float = 10e-6
+    collective_s: float = LEAST_COST_S
     chunk_s: float = 1.5e-3
     lag_s: float = 2e-3
     least_chunk_bytes: int = CELL_BYTES
@@ -181,6 +184,7 @@ class DataPath:
 IDEAL = DataPath(
     credit_bytes=1 << 62,
     overhead_s=0.0,
+    collective_s=0.0,
     lag_s=0.0,
     least_chunk_bytes=1 << 62,
     most_chunk_bytes=1 << 62,

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
+from byteps.communicator.all_reduce_sizes import Sizes
 from byteps.placement import Placer, mixed_weights
-from byteps.planner import bounds
 from byteps.planner.cluster import GBIT, Cluster, DataPath
 from byteps.planner.engine import Link, Route, Sender
 from byteps.planner.profile import Profile
@@ -15,9 +15,6 @@ from byteps.planner.step import Outcome, Step, Unit
 
 APART = 1 << 20
 """Servers on CPU machines have numbers from here on, those on the workers' machines from 0."""
-IN_FLIGHT = 4
-"""Parts of scheduled all-reduces that may be under way."""
-MOST_PARTITION_BYTES = 64 << 20
 _ENDLESS = 1 << 62
 
 
@@ -212,10 +209,7 @@ class Rings:
         """The size of a part that balances waiting and preemption, or of a bucket, in bytes."""
         if not self.scheduled:
             return max(path.fusion_bytes, *(max(layer.tensors, default=0) for layer in profile.layers), 1)
-        nbytes = self.share(cluster) * profile.nbytes
-        busy_s = _rounds(cluster) * path.overhead_s  # what is only waited for overlaps
-        best = bounds.best_partition_bytes(nbytes, cluster.bytes_per_s, busy_s, IN_FLIGHT)
-        return min(max(int(best), path.least_chunk_bytes), MOST_PARTITION_BYTES)
+        return self._sizes(profile, cluster, path).collective_bytes
 
     def simulate(
         self,
@@ -229,7 +223,7 @@ class Rings:
         """A step."""
         units = list(self._units(profile, path)) if cluster.workers > 1 else []
         step = Step(profile.layers, units, crosses=crosses, record=record)
-        handling_s, wait_s = _rounds(cluster) * path.overhead_s, _rounds(cluster) * cluster.latency_s
+        handling_s, wait_s = _handling_s(cluster, path), _rounds(cluster) * cluster.latency_s
         latency_s = wait_s if self.scheduled else 0.0
 
         def sent(number: int, begin_s: float, end_s: float, last: bool) -> None:
@@ -241,7 +235,7 @@ class Rings:
             step.done(number)
             sender.finish(number)
 
-        rate = cluster.bytes_per_s / max(self.share(cluster), 1e-9)
+        rate = self._rate(cluster)
         ring, thread = Link(), Link()
         sender = Sender(
             step.clock,
@@ -249,17 +243,24 @@ class Rings:
             gates=[ring, thread],
             ends={0: ring},
             policy=path.policy if self.scheduled else "fifo",
-            credit_bytes=self._credit(path, rate, wait_s, _largest(units)),
+            credit_bytes=self._sizes(profile, cluster, path).credit_bytes if self.scheduled else _ENDLESS,
             chunk_bytes=_ENDLESS,
             lag_s=0.0,
             sent=sent,
         )
         return step.run(sender)
 
-    def _credit(self, path: DataPath, rate: float, wait_s: float, largest: int) -> int:
-        if not self.scheduled:
-            return _ENDLESS
-        return path.credit_bytes or max(IN_FLIGHT * largest, int(rate * wait_s) + largest)
+    def _rate(self, cluster: Cluster) -> float:
+        """Bytes of gradients that rings move in a second."""
+        return cluster.bytes_per_s / max(self.share(cluster), 1e-9)
+
+    def _sizes(self, profile: Profile, cluster: Cluster, path: DataPath) -> Sizes:
+        """What byteps would choose, once it has measured what the links are."""
+        fixed = path.partition_bytes if path.credit_bytes else 0
+        sizes = Sizes(fixed, path.credit_bytes)
+        sizes.step_bytes, sizes.rate = profile.nbytes, self._rate(cluster)
+        sizes.latency_s = _rounds(cluster) * (path.overhead_s + cluster.latency_s)
+        return sizes
 
     def _units(self, profile: Profile, path: DataPath) -> Iterator[Unit]:
         """Tensors from the last to the first, together until they are large enough, then in partitions."""
@@ -278,6 +279,11 @@ class Rings:
 
 def _rounds(cluster: Cluster) -> int:
     return 2 * (cluster.workers * cluster.gpus - 1)
+
+
+def _handling_s(cluster: Cluster, path: DataPath) -> float:
+    """What a ring costs each rank's threads, beside the link."""
+    return _rounds(cluster) * path.overhead_s + path.collective_s
 
 
 def _unit(nbytes: int, layers: Sequence[int], size: int) -> Unit:
