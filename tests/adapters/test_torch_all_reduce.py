@@ -13,7 +13,7 @@ from byteps.communicator import Meeting
 from byteps.dtypes import DType, ReduceOp
 from byteps.session import Session
 from byteps.testing import run_ranks
-from byteps.torch.collectives import DeviceCollectives, engine
+from byteps.torch.distributed.engine import DeviceCollectives, engine
 from tests.session import arrays
 from tests.session.arrays import exchange, spec
 from tests.session.test_programs import Program, check, programs

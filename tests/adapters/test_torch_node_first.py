@@ -26,8 +26,8 @@ from byteps.dtypes import DType, ReduceOp
 from byteps.errors import ConfigError, DeclarationError, PeerLeft, StallTimeout
 from byteps.session import Session
 from byteps.testing import run_ranks
-from byteps.torch.node_streams import check_device
-from byteps.torch.node_sums import NodeSums, node_engine
+from byteps.torch.node_sums.engine import NodeSums, node_engine
+from byteps.torch.node_sums.streams import check_device
 from tests.session import arrays
 from tests.session.arrays import Array, exchange, small_values, spec, start
 from tests.session.test_programs import Program, check, programs

@@ -13,8 +13,8 @@ import pytest
 from byteps.children import ChildRole, as_environment
 from byteps.config import Config, format_address
 from byteps.errors import ConfigError, HandshakeError, JoinError
-from byteps.torch import torchrun
-from byteps.torch.invitations import Board, Invitation, receive
+from byteps.torch.launching import torchrun
+from byteps.torch.launching.invitations import Board, Invitation, receive
 
 TOKEN = "0123456789" * 4
 

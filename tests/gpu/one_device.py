@@ -17,8 +17,8 @@ import byteps.torch as bps
 from byteps.communicator.node_collectives import NodeCollectives, NodeMeeting
 from byteps.session import Session
 from byteps.testing import cluster, run_ranks
-from byteps.torch.node_streams import CudaStreams, HostStreams
-from byteps.torch.node_sums import NodeSums
+from byteps.torch.node_sums.engine import NodeSums
+from byteps.torch.node_sums.streams import CudaStreams, HostStreams
 
 NODES = (0, 0, 1, 1)
 LENGTHS = (1000, 300_003, 3_000_000)

@@ -226,7 +226,7 @@ def test_a_host_with_ipv6_only_under_torchrun(script: str) -> None:
 
 
 CONFIG_BY_TORCHRUN = """
-from byteps.torch.torchrun import discover
+from byteps.torch.launching.torchrun import discover
 config, undo = discover(resolve().config)
 """
 

@@ -84,7 +84,7 @@ def _engine(config: Config) -> Engine | None:
     """What sums where there are no servers."""
     if not uses_collectives(config):
         return None
-    from byteps.torch.collectives import engine  # torch takes seconds to import
+    from byteps.torch.distributed.engine import engine  # torch takes seconds to import
 
     return engine
 

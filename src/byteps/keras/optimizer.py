@@ -62,7 +62,7 @@ def _reducer_class() -> type[GradientReducer]:
 
         return of_tensorflow.GradientReducer
     if backend == "torch":
-        from byteps.torch import gradient_lists as of_torch
+        from byteps.torch.reductions import lists as of_torch
 
         return of_torch.GradientReducer
     if backend == "jax":

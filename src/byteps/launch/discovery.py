@@ -18,6 +18,6 @@ def find_job(config: Config) -> tuple[Config, Callable[[], None]]:
     """
     if config.launcher != "torchrun" or config.coordinator:
         return config, lambda: None
-    from byteps.torch.torchrun import discover  # torch takes seconds to import
+    from byteps.torch.launching.torchrun import discover  # torch takes seconds to import
 
     return discover(config)

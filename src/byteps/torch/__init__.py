@@ -1,16 +1,19 @@
 """byteps for PyTorch: ``import byteps.torch as bps``, or ``as hvd`` in scripts written for Horovod.
 
-``ops`` ``broadcasting`` ``handles``    single tensors; ``reduction`` resolves their arguments
-``gathers`` ``scatters`` ``grouped``    Horovod's other collectives; ``mpi_ops`` has all names
-``sparse`` ``adasum`` ``sync_batch_norm``  sparse sums, Adasum, batch normalisation
-``functions`` ``optimizer_state``       parameters, optimizer state, Python objects (``objects``)
-``optimizer`` ``parallel``              training; both stand on ``gradients`` (``slots``)
-``cross_barrier``                       steps that do not wait (``crossing``, ``reads``, ``views``)
-``tensors`` ``staging`` ``compression`` tensors as buffers
-``comm_hook`` ``compiled``              torch's own DistributedDataParallel; a warning about torch.compile
-``starting``                            init; ``torchrun`` ``invitations`` find the job under torchrun
-``collectives``                         torch.distributed for communicator=allreduce
-``node_sums`` ``node_streams``          the same among the ranks of a node, on their GPUs
+The adapter proper sends tensors and no more; each feature is a package of its own that stands on it:
+
+``tensors`` ``transfers`` ``sending`` ``staging``  tensors as buffers, on the CPU and on GPUs
+``ops`` ``reduction`` ``differentiable`` ``handles``  ``push_pull``, and the gradient of it
+``compression``                         16-bit floats on the wire
+
+``reductions`` ``collectives``          Horovod's collectives; ``mpi_ops`` has all names
+``gradients``                           gradients that hooks send during the backward pass
+``optimizer``                           ``DistributedOptimizer``
+``partial_steps`` ``dependency_proxy`` ``cross_barrier``  steps that do not wait
+``functions``                           parameters, optimizer state, Python objects: one rank's on all
+``parallel``                            ``DistributedDataParallel``, ours and torch's own
+``distributed`` ``node_sums``           ``torch.distributed`` as the engine of all-reduce, and within a node
+``launching``                           ``init``, also under torchrun
 """
 
 from __future__ import annotations
@@ -19,14 +22,18 @@ from byteps.adapters.exports import *
 from byteps.adapters.process_sets import *
 from byteps.torch import mpi_ops
 from byteps.torch import parallel as parallel
-from byteps.torch.comm_hook import DDPState, ddp_hook
 from byteps.torch.compression import Compression
 from byteps.torch.cross_barrier import CrossBarrier
-from byteps.torch.functions import allgather_object, broadcast_object, broadcast_parameters
+from byteps.torch.functions import (
+    allgather_object,
+    broadcast_object,
+    broadcast_optimizer_state,
+    broadcast_parameters,
+)
 from byteps.torch.mpi_ops import *
 from byteps.torch.optimizer import DistributedOptimizer
-from byteps.torch.optimizer_state import broadcast_optimizer_state
-from byteps.torch.sync_batch_norm import SyncBatchNorm
+from byteps.torch.parallel.comm_hook import DDPState, ddp_hook
+from byteps.torch.reductions.sync_batch_norm import SyncBatchNorm
 
 __all__ = [
     "Compression",

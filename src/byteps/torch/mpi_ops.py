@@ -7,8 +7,7 @@ from byteps.adapters.basics import join
 from byteps.adapters.exports import *
 from byteps.adapters.process_sets import *
 from byteps.adapters.reductions import Adasum
-from byteps.torch.broadcasting import broadcast, broadcast_, broadcast_async, broadcast_async_
-from byteps.torch.gathers import (
+from byteps.torch.collectives.gathers import (
     allgather,
     allgather_async,
     alltoall,
@@ -16,13 +15,16 @@ from byteps.torch.gathers import (
     grouped_allgather,
     grouped_allgather_async,
 )
-from byteps.torch.grouped import (
-    grouped_allreduce,
-    grouped_allreduce_,
-    grouped_allreduce_async,
-    grouped_allreduce_async_,
+from byteps.torch.collectives.scatters import (
+    grouped_reducescatter,
+    grouped_reducescatter_async,
+    reducescatter,
+    reducescatter_async,
 )
+from byteps.torch.collectives.sparse import sparse_allreduce_async
+from byteps.torch.functions.broadcasting import broadcast, broadcast_, broadcast_async, broadcast_async_
 from byteps.torch.handles import poll, synchronize
+from byteps.torch.launching.starting import init
 from byteps.torch.ops import (
     allreduce,
     allreduce_,
@@ -34,14 +36,12 @@ from byteps.torch.ops import (
     push_pull_async_inplace,
     push_pull_inplace,
 )
-from byteps.torch.scatters import (
-    grouped_reducescatter,
-    grouped_reducescatter_async,
-    reducescatter,
-    reducescatter_async,
+from byteps.torch.reductions.grouped import (
+    grouped_allreduce,
+    grouped_allreduce_,
+    grouped_allreduce_async,
+    grouped_allreduce_async_,
 )
-from byteps.torch.sparse import sparse_allreduce_async
-from byteps.torch.starting import init
 
 __all__ = [
     "Adasum",

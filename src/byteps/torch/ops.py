@@ -23,11 +23,11 @@ from byteps.adapters.reductions import Adasum, Operator, resolve_op
 from byteps.adapters.signatures import takes
 from byteps.dtypes import ReduceOp
 from byteps.session import Session
-from byteps.torch.adasum import combining_of
 from byteps.torch.compression import Compression, Compressor
 from byteps.torch.differentiable import differentiable
 from byteps.torch.handles import TensorHandle, synchronize
 from byteps.torch.reduction import Reduction
+from byteps.torch.reductions.adasum import combining_of
 from byteps.torch.tensors import spec_of
 
 

@@ -67,7 +67,8 @@ def start(
     given = source if source is not None else target
     memory_of, on_device = buffer, None
     if given is not None and given.is_cuda:
-        from byteps.torch import node_streams, staging  # only where there is CUDA
+        from byteps.torch import staging  # only where there is CUDA
+        from byteps.torch.node_sums import streams as node_streams
 
         own = node_streams.summed_on(session, spec)
         if not own:

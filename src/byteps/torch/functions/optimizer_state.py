@@ -17,10 +17,10 @@ from byteps.adapters.exchange import ObjectExchange
 from byteps.adapters.objects import ObjectCodec
 from byteps.adapters.reductions import checked_root
 from byteps.session import Session
-from byteps.torch.broadcasting import copy_of
-from byteps.torch.cross_barrier import CrossingOptimizer
-from byteps.torch.functions import broadcast_all
-from byteps.torch.objects import tensors_beside
+from byteps.torch.cross_barrier.optimizer import CrossingOptimizer
+from byteps.torch.functions.broadcasting import copy_of
+from byteps.torch.functions.objects import tensors_beside
+from byteps.torch.functions.parameters import broadcast_all
 
 
 def broadcast_optimizer_state(

@@ -8,9 +8,9 @@ from typing import Protocol
 
 from torch import Tensor
 
-from byteps.torch.reads import CompiledCalls, Places, is_being_compiled
-from byteps.torch.slots import Flight, Slot
-from byteps.torch.views import Group
+from byteps.torch.dependency_proxy.reads import CompiledCalls, Places, is_being_compiled
+from byteps.torch.gradients.slots import Flight, Slot
+from byteps.torch.partial_steps.views import Group
 
 _NEVER: Group = {}
 

@@ -13,11 +13,11 @@ from byteps.adapters import scattering
 from byteps.adapters.arguments import Grouped, Scaling, check_several, scaled
 from byteps.adapters.reductions import Average, resolve_op, shown
 from byteps.dtypes import ReduceOp
+from byteps.torch.collectives.gathers import Gather
+from byteps.torch.collectives.memory import block_of, maker
 from byteps.torch.compression import Compression, Compressor
 from byteps.torch.differentiable import differentiable_group
-from byteps.torch.gathers import Gather
 from byteps.torch.handles import ResultHandle, TensorHandle
-from byteps.torch.memory import block_of, maker
 from byteps.torch.tensors import spec_of
 
 if TYPE_CHECKING:

@@ -19,11 +19,11 @@ from torch.nn import Module
 from torch.optim import Optimizer
 
 from byteps.errors import BytePSError
-from byteps.torch.gradients import GradientReducer
-from byteps.torch.reads import watch
-from byteps.torch.slots import Slot
-from byteps.torch.unread import Unread, notice
-from byteps.torch.views import Group, culprit, snapshot, update
+from byteps.torch.dependency_proxy.reads import watch
+from byteps.torch.dependency_proxy.unread import Unread, notice
+from byteps.torch.gradients.reducer import GradientReducer
+from byteps.torch.gradients.slots import Slot
+from byteps.torch.partial_steps.views import Group, culprit, snapshot, update
 
 _log = logging.getLogger("byteps.torch")
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.optim import LBFGS, Optimizer
 
-from byteps.torch.views import own_step, snapshot, update
+from byteps.torch.partial_steps.views import own_step, snapshot, update
 
 _CROP = 2
 _PER_GROUP = 3

@@ -11,7 +11,7 @@ from byteps.adapters.process_sets import ProcessSet, group_of
 from byteps.adapters.reductions import Average, Sum, resolve_op
 from byteps.dtypes import ReduceOp
 from byteps.session import Session
-from byteps.torch.gathers import Gather
+from byteps.torch.collectives.gathers import Gather
 
 
 def sparse_allreduce_async(

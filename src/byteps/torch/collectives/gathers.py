@@ -16,9 +16,9 @@ from byteps.adapters.reductions import shown
 from byteps.adapters.signatures import takes
 from byteps.dtypes import ReduceOp
 from byteps.session import Session
+from byteps.torch.collectives.memory import block_of, maker
 from byteps.torch.differentiable import differentiable_group
 from byteps.torch.handles import ResultHandle, TensorHandle
-from byteps.torch.memory import block_of, maker
 from byteps.torch.reduction import Reduction
 
 

@@ -17,11 +17,11 @@ from byteps.adapters.gradients import gradient_prefix
 from byteps.adapters.reductions import Average
 from byteps.dtypes import ReduceOp
 from byteps.session import Session
-from byteps.torch.broadcasting import Copy
 from byteps.torch.compression import Compression, Compressor
-from byteps.torch.functions import broadcast_parameters
-from byteps.torch.gradients import GradientReducer
-from byteps.torch.slots import Exchange
+from byteps.torch.functions.broadcasting import Copy
+from byteps.torch.functions.parameters import broadcast_parameters
+from byteps.torch.gradients.reducer import GradientReducer
+from byteps.torch.gradients.slots import Exchange
 
 __all__ = ["DistributedDataParallel"]
 

@@ -20,7 +20,7 @@ from byteps.diagnostics import count
 from byteps.errors import ConfigError
 from byteps.network import advertised_address, loopback
 from byteps.security import token_to_make
-from byteps.torch.invitations import Board, Invitation, master_address, receive
+from byteps.torch.launching.invitations import Board, Invitation, master_address, receive
 
 _READY_TIMEOUT_S = 60.0
 _PATIENCE_S = 1.0

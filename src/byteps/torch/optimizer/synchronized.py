@@ -23,15 +23,15 @@ from byteps.adapters.parameters import named_parameters_of
 from byteps.adapters.process_sets import ProcessSet, group_of_member
 from byteps.adapters.reductions import Adasum, Average, Combination, Operator, Sum
 from byteps.session import Session
-from byteps.torch.adasum import adasum_optimizer
 from byteps.torch.compression import Compression, Compressor
-from byteps.torch.gradients import GradientReducer
-from byteps.torch.slots import Exchange
-from byteps.torch.unscaling import UNSCALED, has_unscaled
+from byteps.torch.gradients.reducer import GradientReducer
+from byteps.torch.gradients.slots import Exchange
+from byteps.torch.optimizer.unscaling import UNSCALED, has_unscaled
+from byteps.torch.reductions.adasum import adasum_optimizer
 from byteps.trace import Trace
 
 if TYPE_CHECKING:
-    from byteps.torch.crossing import Barrier
+    from byteps.torch.cross_barrier.barrier import Barrier
 
 _ADVICE = (
     "Pass backward_passes_per_step=N to DistributedOptimizer, or call set_backward_passes_per_step(N), for N "

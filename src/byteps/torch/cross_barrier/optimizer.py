@@ -19,10 +19,10 @@ from byteps.adapters.reductions import Average
 from byteps.dtypes import ReduceOp
 from byteps.session import Session
 from byteps.torch.compression import Compression, Compressor
-from byteps.torch.crossing import Barrier
-from byteps.torch.optimizer import DistributedOptimizer, SynchronizedOptimizer
-from byteps.torch.viewable import check_viewable
-from byteps.torch.views import view
+from byteps.torch.cross_barrier.barrier import Barrier
+from byteps.torch.optimizer.synchronized import DistributedOptimizer, SynchronizedOptimizer
+from byteps.torch.partial_steps.viewable import check_viewable
+from byteps.torch.partial_steps.views import view
 
 __all__ = ["CrossBarrier"]
 

@@ -28,8 +28,8 @@ from byteps.communicator.node_collectives import (
     refuse,
 )
 from byteps.communicator.node_cuts import chunk_bytes
-from byteps.torch.collectives import DTYPES, gloo_group, tensor_at
-from byteps.torch.node_streams import CudaStreams, DeviceMemory, HostStreams, Streams
+from byteps.torch.distributed.engine import DTYPES, gloo_group, tensor_at
+from byteps.torch.node_sums.streams import CudaStreams, DeviceMemory, HostStreams, Streams
 from byteps.torch.transfers import buffer
 
 LEAST_BYTES = 64 << 10

@@ -14,8 +14,8 @@ from byteps.adapters.current import current
 from byteps.adapters.exchange import exchange_of
 from byteps.adapters.process_sets import ProcessSet
 from byteps.session import Session
-from byteps.torch.broadcasting import Copy, copy_of
-from byteps.torch.objects import INLINE_TENSORS
+from byteps.torch.functions.broadcasting import Copy, copy_of
+from byteps.torch.functions.objects import INLINE_TENSORS
 
 Parameters = Mapping[str, Tensor] | Iterable[Tensor] | Iterable[tuple[str, Tensor]]
 

@@ -41,18 +41,20 @@ def init(
 
 
 def _engine(meeting: Meeting) -> Collectives:
-    from byteps.torch.collectives import engine  # for the same reason
+    from byteps.torch.distributed.engine import engine  # for the same reason
 
     return engine(meeting)
 
 
 def _node_engine(meeting: NodeMeeting) -> NodeCollectives | None:
-    from byteps.torch.node_sums import node_engine
+    from byteps.torch.node_sums.engine import node_engine
 
     return node_engine(meeting)
 
 
 def _discover(config: Config) -> tuple[Config, Callable[[], None]]:
-    from byteps.torch.torchrun import discover  # needs torch.distributed, which takes time to import
+    from byteps.torch.launching.torchrun import (
+        discover,  # needs torch.distributed, which takes time to import
+    )
 
     return discover(config)

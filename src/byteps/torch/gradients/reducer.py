@@ -28,10 +28,10 @@ import torch
 from torch import Tensor
 
 from byteps.adapters.usage import Usage
-from byteps.torch.compiled import CompileWatch
 from byteps.torch.compression import BUILT_IN
+from byteps.torch.gradients.compiled import CompileWatch
+from byteps.torch.gradients.slots import Exchange, Flight, Slot
 from byteps.torch.sending import Stagers, start
-from byteps.torch.slots import Exchange, Flight, Slot
 from byteps.torch.tensors import ELEMENT_TYPES, element_type
 from byteps.wire import TensorSpec
 
