@@ -1,3 +1,3 @@
-"""``init`` joins the job. Under torchrun it starts the job: ``torchrun``, with ``invitations`` to its ranks."""
+"""``init`` joins the job. Under torchrun it starts it: ``torchrun``, with ``invitations`` to the other ranks."""
 
 from __future__ import annotations

@@ -6,8 +6,8 @@ from typing import Any
 
 from byteps.adapters.process_sets import ProcessSet
 from byteps.torch import functions
-from byteps.torch.functions import broadcast_parameters as broadcast_parameters
 from byteps.torch.functions import broadcast_optimizer_state as broadcast_optimizer_state
+from byteps.torch.functions import broadcast_parameters as broadcast_parameters
 
 
 def broadcast_object(
