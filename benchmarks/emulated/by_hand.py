@@ -12,8 +12,7 @@ from benchmarks.emulated.systems import Training, sgd
 from byteps.adapters.current import current
 from byteps.dtypes import DType, ReduceOp
 from byteps.session import Handle
-from byteps.torch.handles import TensorHandle
-from byteps.torch.transfers import buffer
+from byteps.torch.transfers import TensorHandle, buffer
 from byteps.wire import TensorSpec
 
 

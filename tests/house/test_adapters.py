@@ -3,16 +3,39 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Mapping
 
 import pytest
 
 from .duplicates import find_pairs
-from .test_layers import FRAMEWORK_ADAPTERS, area
+from .test_layers import FRAMEWORK_ADAPTERS, area, edges, modules
 from .tree import Source, module_name, python_sources, report
 
 EXPORTS = "src/byteps/adapters/exports.py"
-# docs/adapters.md says what those of more than 600 lines have that others lack.
-LINES = {"jax": 600, "keras": 600, "mxnet": 1050, "tensorflow": 1750, "torch": 5700}
+LINES = 600
+# The packages of features beside each adapter proper, which is what lies in no package. Each may import from
+# the adapter proper and from those before it.
+FEATURES: Mapping[str, tuple[str, ...]] = {
+    "jax": (),
+    "keras": (),
+    "mxnet": (),
+    "tensorflow": (),
+    "torch": (
+        "reductions",
+        "collectives",
+        "gradients",
+        "optimizer",
+        "partial_steps",
+        "dependency_proxy",
+        "cross_barrier",
+        "functions",
+        "parallel",
+        "distributed",
+        "node_sums",
+        "launching",
+    ),
+}
+PROPER = "the adapter proper"
 
 
 def _adapters() -> dict[str, list[Source]]:
@@ -58,12 +81,81 @@ def test_what_all_adapters_export_is_listed_once() -> None:
     assert not again, report("Names of adapters.exports listed again", again, "Add exports.__all__ instead.")
 
 
+def _part(module: str) -> str:
+    """The package within its adapter that a module lies in, such as ``gradients``."""
+    adapter = area(module)
+    parts = module.split(".")
+    return parts[2] if parts[1] == adapter and len(parts) > 3 else PROPER
+
+
+def _lists_names(statement: ast.stmt) -> bool:
+    """Whether a statement imports, adds to ``__all__`` or is a docstring."""
+    if isinstance(statement, ast.Assign | ast.AugAssign):
+        target = statement.targets[0] if isinstance(statement, ast.Assign) else statement.target
+        return ast.unparse(target) == "__all__"
+    return isinstance(statement, ast.Import | ast.ImportFrom) or (
+        isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
+    )
+
+
+def _is_door(source: Source) -> bool:
+    """Whether a module is there for its path: a package's own, or one that only lists names of others."""
+    return source.path.name == "__init__.py" or all(map(_lists_names, source.tree.body))
+
+
+def _size(source: Source) -> int:
+    """Lines of a module. Of a door only those that do something: a list of names is no code."""
+    if not _is_door(source):
+        return len(source.lines)
+    own = [statement for statement in source.tree.body if not _lists_names(statement)]
+    return sum((statement.end_lineno or statement.lineno) - statement.lineno + 1 for statement in own)
+
+
 @pytest.mark.parametrize("adapter", FRAMEWORK_ADAPTERS)
-def test_an_adapter_is_thin(adapter: str) -> None:
-    lengths = sorted(((len(source.lines), source.name) for source in _adapters()[adapter]), reverse=True)
-    total = sum(length for length, _ in lengths)
-    assert total <= LINES[adapter], report(
-        f"byteps.{adapter} has {total} lines, at most {LINES[adapter]} are meant",
-        [f"{name}: {length}" for length, name in lengths[:10]],
-        "Move what needs no framework to byteps.adapters, where others can use it.",
+def test_an_adapter_and_each_feature_of_it_are_thin(adapter: str) -> None:
+    sizes: dict[str, list[tuple[int, str]]] = {part: [] for part in (PROPER, *FEATURES[adapter])}
+    for source in _adapters()[adapter]:
+        sizes.setdefault(_part(_inside(source)), []).append((_size(source), source.name))
+    unknown = sorted(sizes.keys() - {PROPER, *FEATURES[adapter]})
+    assert not unknown, report(
+        f"Packages of byteps.{adapter} without a place", unknown, "List each in FEATURES."
+    )
+    totals = {part: sum(size for size, _ in files) for part, files in sizes.items()}
+    wide = [f"{part}: {total} lines" for part, total in totals.items() if not 0 < total <= LINES]
+    assert not wide, report(
+        f"Packages of byteps.{adapter} that are empty or have more than {LINES} lines",
+        [*wide, *(f"{name}: {size}" for part in sizes for size, name in sorted(sizes[part], reverse=True))],
+        "Move what needs no framework to byteps.adapters, and what is a feature of its own to a package.",
+    )
+
+
+def _inside(source: Source) -> str:
+    """A module's name such that a package itself counts as one of its modules."""
+    name = module_name(source)
+    return f"{name}.__init__" if source.path.name == "__init__.py" else name
+
+
+def test_features_stand_on_the_adapter_and_not_the_other_way_round() -> None:
+    known = modules()
+    doors = {name for name, source in known.items() if area(name) in FEATURES and _is_door(source)}
+    level = {
+        (adapter, part): number
+        for adapter, features in FEATURES.items()
+        for number, part in enumerate((PROPER, *features))
+    }
+    inside = [
+        (place, module, imported)
+        for module, imported, place in edges()
+        if area(module) in FEATURES and area(imported) == area(module) and module not in doors
+    ]
+    wrong = [
+        f"{place}: {module} imports {imported}"
+        for place, module, imported in inside
+        if imported in doors or level[area(imported), _part(imported)] > level[area(module), _part(module)]
+    ]
+    assert inside
+    assert not wrong, report(
+        "Imports against the order of an adapter's features, or through a door",
+        wrong,
+        "Import the module that defines the name; move what both need down, or pass it in.",
     )

@@ -54,7 +54,8 @@ TRAINERS = {
 }
 
 
-def _modules() -> dict[str, Source]:
+def modules() -> dict[str, Source]:
+    """Every module of the package by its name."""
     return {module_name(source): source for source in python_sources("src")}
 
 
@@ -77,17 +78,17 @@ def _imports(module: str, source: Source, known: set[str]) -> Iterator[tuple[int
             yield from ((line, member if member in known else base) for member in members)
 
 
-def _edges() -> Iterator[tuple[str, str, str]]:
+def edges() -> Iterator[tuple[str, str, str]]:
     """All imports inside the package as (importing module, imported module, place)."""
-    modules = _modules()
-    for module, source in modules.items():
-        for line, imported in _imports(module, source, {*modules, "byteps._native"}):
+    known = modules()
+    for module, source in known.items():
+        for line, imported in _imports(module, source, {*known, "byteps._native"}):
             yield module, imported, f"{source.name}:{line}"
 
 
 def test_every_module_has_a_layer() -> None:
     known = {name for layer in LAYERS for name in layer} | {""}
-    unknown = sorted({area(module) for module in _modules()} - known)
+    unknown = sorted({area(module) for module in modules()} - known)
     assert not unknown, report(
         "Modules without a layer", unknown, "Give each its line in LAYERS, as low as it fits."
     )
@@ -97,7 +98,7 @@ def test_modules_import_only_from_lower_layers() -> None:
     level = {name: number for number, layer in enumerate(LAYERS) for name in layer}
     wrong = [
         f"{place}: {module} imports {imported}"
-        for module, imported, place in _edges()
+        for module, imported, place in edges()
         if area(module) and area(imported) and area(module) != area(imported)
         if level[area(imported)] >= level[area(module)]
     ]
@@ -105,15 +106,15 @@ def test_modules_import_only_from_lower_layers() -> None:
 
 
 def test_the_package_itself_is_not_imported_from_inside() -> None:
-    wrong = [f"{place}: {module}" for module, imported, place in _edges() if imported == "byteps"]
+    wrong = [f"{place}: {module}" for module, imported, place in edges() if imported == "byteps"]
     assert not wrong, report(
         "Imports of `byteps` from inside it", wrong, "Import the module that defines the name."
     )
 
 
 def test_no_import_cycle() -> None:
-    graph: dict[str, set[str]] = {module: set() for module in _modules()}
-    for module, imported, _ in _edges():
+    graph: dict[str, set[str]] = {module: set() for module in modules()}
+    for module, imported, _ in edges():
         if imported != module:
             graph[module].add(imported)
     try:
@@ -127,7 +128,7 @@ def test_no_import_cycle() -> None:
 def test_adapters_do_not_import_each_other() -> None:
     wrong = [
         f"{place}: {module} imports {imported}"
-        for module, imported, place in _edges()
+        for module, imported, place in edges()
         if area(module) != area(imported)
         if {area(module), area(imported)} <= set(FRAMEWORK_ADAPTERS)
         if not (area(module) == "keras" and area(imported) in KERAS_BACKENDS)
@@ -140,7 +141,7 @@ def test_adapters_do_not_import_each_other() -> None:
 def test_frameworks_are_imported_by_their_own_adapter_only() -> None:
     wrong = [
         f"{source.name}:{line} imports {name}"
-        for module, source in _modules().items()
+        for module, source in modules().items()
         for line, name, _ in imports(source)
         if name.split(".")[0] in set(FRAMEWORK_ADAPTERS) - {area(module), TRAINERS.get(module)}
     ]

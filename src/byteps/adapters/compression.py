@@ -7,9 +7,25 @@ static methods may be passed wherever one of these may.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
+
+TensorT = TypeVar("TensorT")
+
+
+class Compressor(Protocol[TensorT]):
+    """What ``compression=`` arguments take."""
+
+    @staticmethod
+    def compress(tensor: TensorT) -> tuple[TensorT, Any]:
+        """What to send for ``tensor``, and a context that ``decompress`` needs."""
+        ...
+
+    @staticmethod
+    def decompress(tensor: TensorT, ctx: Any) -> TensorT:
+        """The opposite: same shape and dtype as what was compressed."""
+        ...
 
 
 class NoneCompressor:

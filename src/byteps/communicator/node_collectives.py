@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import msgspec
 
@@ -27,6 +27,13 @@ class NodeSum(Protocol):
         """The share in host memory, in the dtype that sums travel in. The sum over all nodes replaces it."""
 
 
+class Waited(Protocol):
+    """A round that an adapter waits for."""
+
+    def poll(self) -> bool: ...
+    def wait(self) -> object: ...
+
+
 class NodeCollectives(Protocol):
     """Collectives of the ranks of a node, all of which call ``reduce`` and ``gather`` in one order.
 
@@ -42,6 +49,16 @@ class NodeCollectives(Protocol):
     def device(self) -> str: ...
     @property
     def least_bytes(self) -> int: ...
+
+    def lend(self, tensor: Any, name: str) -> Buffer:
+        """A contiguous tensor of the framework on ``device``, as it is when the program gets to this call.
+
+        Raises:
+            ValueError: It is on another device. The message names it by ``name``.
+        """
+
+    def follow(self, transfer: Waited, target: Buffer | None) -> Waited:
+        """The round as the program waits for it where tensors are written later than told; see ``lend``."""
 
     def reduce(self, entry: Entry, padded: int, to_host: bool) -> NodeSum:
         """Begin to sum a part of a tensor.

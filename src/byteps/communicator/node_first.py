@@ -113,6 +113,10 @@ class NodeFirst(ByName):
             and spec.nbytes >= max(engine.least_bytes, 1)
         )
 
+    def device_engine(self, spec: TensorSpec) -> NodeCollectives | None:
+        """What sums such a tensor where it lies, outside of host memory."""
+        return self.engine if self.engine and self.engine.device != "cpu" and self.takes(spec) else None
+
     def declare(self, specs: Sequence[TensorSpec]) -> None:
         """See ``Communicator.declare``."""
         super().declare(specs)

@@ -2,26 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
 
+from byteps.adapters import compression
 from byteps.adapters.compression import Narrowing, NoneCompressor
 
-
-class Compressor(Protocol):
-    """What ``compression=`` arguments take."""
-
-    @staticmethod
-    def compress(tensor: Tensor) -> tuple[Tensor, Any]:
-        """What to send for ``tensor``, and a context that ``decompress`` needs."""
-        ...
-
-    @staticmethod
-    def decompress(tensor: Tensor, ctx: Any) -> Tensor:
-        """The opposite: same shape and dtype as what was compressed."""
-        ...
+Compressor: TypeAlias = compression.Compressor[Tensor]
+"""What ``compression=`` arguments take."""
 
 
 class _Narrowing(Narrowing):

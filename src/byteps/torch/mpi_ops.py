@@ -5,6 +5,7 @@ from __future__ import annotations
 from byteps.adapters import exports, process_sets
 from byteps.adapters.basics import join
 from byteps.adapters.exports import *
+from byteps.adapters.handles import poll, synchronize
 from byteps.adapters.process_sets import *
 from byteps.adapters.reductions import Adasum
 from byteps.torch.collectives.gathers import (
@@ -23,19 +24,15 @@ from byteps.torch.collectives.scatters import (
 )
 from byteps.torch.collectives.sparse import sparse_allreduce_async
 from byteps.torch.functions.broadcasting import broadcast, broadcast_, broadcast_async, broadcast_async_
-from byteps.torch.handles import poll, synchronize
 from byteps.torch.launching.starting import init
 from byteps.torch.ops import (
-    allreduce,
-    allreduce_,
-    allreduce_async,
-    allreduce_async_,
     declare,
     push_pull,
     push_pull_async,
     push_pull_async_inplace,
     push_pull_inplace,
 )
+from byteps.torch.reductions.allreduce import allreduce, allreduce_, allreduce_async, allreduce_async_
 from byteps.torch.reductions.grouped import (
     grouped_allreduce,
     grouped_allreduce_,

@@ -8,12 +8,12 @@ import torch
 from torch import Tensor
 
 from byteps.adapters.calls import Call
+from byteps.adapters.handles import ResultHandle
 from byteps.torch.compression import Compression, Compressor
 from byteps.torch.differentiable import differentiable
-from byteps.torch.handles import ResultHandle, TensorHandle
 from byteps.torch.sending import start
 from byteps.torch.tensors import element_type
-from byteps.torch.transfers import Pending
+from byteps.torch.transfers import Pending, TensorHandle
 from byteps.wire import TensorSpec
 
 

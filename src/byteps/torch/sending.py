@@ -2,22 +2,24 @@
 
 A contiguous CPU tensor is sent from and received into its own memory. Others go through a copy: strided and
 negated views through a contiguous one, CUDA tensors through pinned memory (``staging``) unless the node's
-ranks sum on their GPUs first (``node_sums``).
+ranks sum on their GPUs first: then who sums says what it needs (``communicator.node_collectives``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from byteps.session import Session
+from byteps.session import Buffer, Session
 from byteps.torch.transfers import Pending, buffer
 from byteps.wire import TensorSpec
 
 if TYPE_CHECKING:
+    from byteps.communicator.node_collectives import NodeCollectives
     from byteps.torch.staging import Stager
 
 
@@ -65,16 +67,15 @@ def start(
         DeclarationError: The name stands for another shape, dtype or op.
     """
     given = source if source is not None else target
-    memory_of, on_device = buffer, None
+    memory_of: Callable[[Tensor], Buffer] = buffer
+    sums = None
     if given is not None and given.is_cuda:
-        from byteps.torch import staging  # only where there is CUDA
-        from byteps.torch.node_sums import streams as node_streams
+        sums = _device_engine(session, spec)
+        if sums is None:
+            from byteps.torch import staging  # only where there is CUDA
 
-        own = node_streams.summed_on(session, spec)
-        if not own:
             return staging.start(session, spec, source, target, priority, stager)
-        node_streams.check_device(given.device, own, spec.name)
-        memory_of, on_device = node_streams.device_buffer, node_streams.OnDevice
+        memory_of = partial(sums.lend, name=spec.name)
     sent = None if source is None else _contiguous(source)
     received = sent
     if target is not None and target is not source:
@@ -87,13 +88,20 @@ def start(
     incoming = outgoing if received is sent else None if received is None else memory_of(received)
     transfer = session.submit(spec, outgoing, incoming, priority=priority)
     return Pending(
-        transfer if on_device is None else on_device(transfer, incoming),
+        transfer if sums is None else sums.follow(transfer, incoming),
         target,
         None if received is target else received,
     )
 
 
 _CONTIGUOUS = torch.contiguous_format
+
+
+def _device_engine(session: Session, spec: TensorSpec) -> NodeCollectives | None:
+    from byteps.communicator.node_first import NodeFirst  # only where there is CUDA
+
+    first = session.communicator
+    return first.device_engine(spec) if isinstance(first, NodeFirst) else None
 
 
 def _is_direct(tensor: Tensor) -> bool:

@@ -3,24 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
 
+from byteps.adapters.handles import ResultHandle
+from byteps.adapters.later import Later
 from byteps.session import Buffer
 
-
-class Transfer(Protocol):
-    """A round of one tensor: what the session and the staging of CUDA tensors return."""
-
-    def poll(self) -> bool:
-        """Whether the result, or an error, is there."""
-        ...
-
-    def wait(self) -> None:
-        """Wait for the result. Raises what went wrong."""
-        ...
+TensorHandle: TypeAlias = ResultHandle[Tensor]
+"""Of an operation whose result is one tensor."""
 
 
 @dataclass(slots=True)
@@ -33,7 +26,7 @@ class Pending:
         received: Where the bytes arrive if that is not ``target`` itself.
     """
 
-    transfer: Transfer
+    transfer: Later[object]
     target: Tensor | None
     received: Tensor | None = None
 

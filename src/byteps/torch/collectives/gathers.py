@@ -10,6 +10,7 @@ from torch import Tensor
 
 from byteps.adapters import gathering
 from byteps.adapters.arguments import check_several
+from byteps.adapters.handles import ResultHandle
 from byteps.adapters.later import InBackground
 from byteps.adapters.process_sets import Group, ProcessSet, group_of
 from byteps.adapters.reductions import shown
@@ -17,9 +18,9 @@ from byteps.adapters.signatures import takes
 from byteps.dtypes import ReduceOp
 from byteps.session import Session
 from byteps.torch.collectives.memory import block_of, maker
-from byteps.torch.differentiable import differentiable_group
-from byteps.torch.handles import ResultHandle, TensorHandle
 from byteps.torch.reduction import Reduction
+from byteps.torch.reductions.groups import differentiable_group
+from byteps.torch.transfers import TensorHandle
 
 
 class Gather:

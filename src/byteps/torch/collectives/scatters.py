@@ -11,14 +11,15 @@ from torch import Tensor
 
 from byteps.adapters import scattering
 from byteps.adapters.arguments import Grouped, Scaling, check_several, scaled
+from byteps.adapters.handles import ResultHandle
 from byteps.adapters.reductions import Average, resolve_op, shown
 from byteps.dtypes import ReduceOp
 from byteps.torch.collectives.gathers import Gather
 from byteps.torch.collectives.memory import block_of, maker
 from byteps.torch.compression import Compression, Compressor
-from byteps.torch.differentiable import differentiable_group
-from byteps.torch.handles import ResultHandle, TensorHandle
+from byteps.torch.reductions.groups import differentiable_group
 from byteps.torch.tensors import spec_of
+from byteps.torch.transfers import TensorHandle
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

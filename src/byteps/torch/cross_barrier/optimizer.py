@@ -37,6 +37,8 @@ class CrossingOptimizer(SynchronizedOptimizer):
 
     __slots__ = ()
 
+    _barrier: Barrier | None
+
     def flush(self) -> None:
         """Wait until all parameters are up to date, and every ``.grad`` is the reduced one of the last step.
 

@@ -8,15 +8,16 @@ import torch
 from torch import Tensor
 
 from byteps.adapters.calls import Call, copy_call, fields_of
+from byteps.adapters.handles import ResultHandle
 from byteps.adapters.process_sets import ProcessSet
 from byteps.adapters.signatures import takes
 from byteps.dtypes import ReduceOp
 from byteps.session import Session
 from byteps.torch.differentiable import differentiable
-from byteps.torch.handles import ResultHandle, TensorHandle
 from byteps.torch.reduction import Reduction
 from byteps.torch.sending import start
 from byteps.torch.tensors import element_type, spec_of
+from byteps.torch.transfers import TensorHandle
 from byteps.wire import TensorSpec
 
 

@@ -23,13 +23,22 @@ from byteps.communicator.node_collectives import (
     NodeMeeting,
     NodeSum,
     Offer,
+    Waited,
     exchange_offers,
     objection,
     refuse,
 )
 from byteps.communicator.node_cuts import chunk_bytes
 from byteps.torch.distributed.engine import DTYPES, gloo_group, tensor_at
-from byteps.torch.node_sums.streams import CudaStreams, DeviceMemory, HostStreams, Streams
+from byteps.torch.node_sums.streams import (
+    CudaStreams,
+    DeviceMemory,
+    HostStreams,
+    OnDevice,
+    Streams,
+    check_device,
+    device_buffer,
+)
 from byteps.torch.transfers import buffer
 
 LEAST_BYTES = 64 << 10
@@ -99,6 +108,15 @@ class NodeSums:
         self._group = group
         self._size = size
         self._streams = streams
+
+    def lend(self, tensor: Tensor, name: str) -> Buffer:
+        """See ``NodeCollectives``."""
+        check_device(tensor.device, self.device, name)
+        return device_buffer(tensor)
+
+    def follow(self, transfer: Waited, target: Buffer | None) -> OnDevice:
+        """See ``NodeCollectives``."""
+        return OnDevice(transfer, target)
 
     def reduce(self, entry: Entry, padded: int, to_host: bool) -> _Sum:
         """See ``NodeCollectives``."""

@@ -10,10 +10,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from byteps.communicator.node_first import NodeFirst
-from byteps.session import Buffer, Session
-from byteps.torch.transfers import Transfer
-from byteps.wire import TensorSpec
+from byteps.adapters.later import Later
+from byteps.session import Buffer
 
 
 @dataclass(slots=True)
@@ -46,15 +44,15 @@ class OnDevice:
         target: Where the result goes.
     """
 
-    transfer: Transfer
+    transfer: Later[object]
     target: Buffer | None
 
     def poll(self) -> bool:
-        """See ``Transfer``."""
+        """See ``Later``."""
         return self.transfer.poll()
 
     def wait(self) -> None:
-        """See ``Transfer``."""
+        """See ``Later``."""
         self.transfer.wait()
         memory = None if self.target is None else self.target.owner
         if isinstance(memory, DeviceMemory) and memory.written is not None:
@@ -166,14 +164,6 @@ class CudaStreams:
     def drain(self) -> None:
         """See ``Streams``."""
         self._sums.synchronize()
-
-
-def summed_on(session: Session, spec: TensorSpec) -> str:
-    """The GPU on which this rank's node sums such a tensor; empty: it goes through host memory."""
-    first = session.communicator
-    if not isinstance(first, NodeFirst) or first.engine is None or not first.takes(spec):
-        return ""
-    return "" if first.engine.device == "cpu" else first.engine.device
 
 
 def check_device(tensor_device: torch.device, own: str, name: str) -> None:

@@ -12,7 +12,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from types import MethodType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import Tensor
 from torch.optim import LBFGS, Optimizer
@@ -29,9 +29,6 @@ from byteps.torch.gradients.slots import Exchange
 from byteps.torch.optimizer.unscaling import UNSCALED, has_unscaled
 from byteps.torch.reductions.adasum import adasum_optimizer
 from byteps.trace import Trace
-
-if TYPE_CHECKING:
-    from byteps.torch.cross_barrier.barrier import Barrier
 
 _ADVICE = (
     "Pass backward_passes_per_step=N to DistributedOptimizer, or call set_backward_passes_per_step(N), for N "
@@ -107,7 +104,7 @@ class SynchronizedOptimizer(Optimizer):
     )
 
     _assigned_step: Callable[..., Any] | None
-    _barrier: Barrier | None  # only ``CrossBarrier`` makes one
+    _barrier: object | None  # only ``CrossBarrier`` makes one
     _passes: int
     _plain: Optimizer
     _reducer: GradientReducer | None

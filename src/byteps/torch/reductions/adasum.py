@@ -10,12 +10,13 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from byteps.adapters import adasum as combining
+from byteps.adapters.handles import ResultHandle
 from byteps.adapters.later import InBackground
 from byteps.adapters.process_sets import ProcessSet
 from byteps.adapters.reductions import Sum
 from byteps.session import Session
-from byteps.torch.handles import ResultHandle, TensorHandle
 from byteps.torch.reduction import Reduction
+from byteps.torch.transfers import TensorHandle
 
 _NARROW = (torch.float16, torch.bfloat16)
 

@@ -11,14 +11,14 @@ from torch import Tensor
 
 from byteps.adapters.arguments import Scaling, check_several, scaled
 from byteps.adapters.calls import calls_together, fields_of
+from byteps.adapters.handles import ResultHandle
 from byteps.adapters.later import begin_all, wait_all
 from byteps.adapters.reductions import check_gradient, resolve_op, shown
 from byteps.adapters.signatures import takes
 from byteps.dtypes import ReduceOp
 from byteps.torch.compression import Compression, Compressor
-from byteps.torch.differentiable import differentiable_group
-from byteps.torch.handles import ResultHandle
 from byteps.torch.reduction import Reduction
+from byteps.torch.reductions.groups import differentiable_group
 from byteps.torch.tensors import element_type, spec_of
 
 if TYPE_CHECKING:

@@ -1,11 +1,9 @@
-"""Handles of asynchronous operations."""
+"""Handles of asynchronous operations, as Horovod and BytePS scripts hold them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Generic, TypeAlias, TypeVar
-
-from torch import Tensor
+from typing import Generic, TypeVar
 
 from byteps.adapters.later import Later
 
@@ -28,11 +26,11 @@ class ResultHandle(Generic[ResultT]):
         self._result = result
 
     def poll(self) -> bool:
-        """See ``byteps.torch.poll``."""
+        """See the function ``poll``."""
         return self._checked().poll()
 
     def synchronize(self) -> ResultT:
-        """See ``byteps.torch.synchronize``."""
+        """See the function ``synchronize``."""
         self._checked().wait()
         self._later = None
         return self._result()
@@ -53,10 +51,6 @@ class ResultHandle(Generic[ResultT]):
                 f"the handle of {self.name!r} has been synchronised already: it gives one result"
             )
         return self._later
-
-
-TensorHandle: TypeAlias = ResultHandle[Tensor]
-"""Of an operation whose result is one tensor."""
 
 
 def poll(handle: ResultHandle[ResultT]) -> bool:
