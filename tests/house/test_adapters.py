@@ -19,7 +19,7 @@ FEATURES: Mapping[str, tuple[str, ...]] = {
     "jax": (),
     "keras": (),
     "mxnet": (),
-    "tensorflow": (),
+    "tensorflow": ("collectives", "functions", "tape", "cross_barrier"),
     "torch": (
         "reductions",
         "collectives",

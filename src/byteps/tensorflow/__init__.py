@@ -1,12 +1,15 @@
 """byteps for TensorFlow 2: ``import byteps.tensorflow as bps``, or ``as hvd`` in scripts written for Horovod.
 
-``ops`` ``grouped`` ``adasum``  reductions and broadcasts, eagerly and in graphs
-``gathers`` ``scatters``        rows that move between ranks; ``mpi_ops`` has all names
-``rounds`` ``differentiable``   what these stand on
-``tape`` ``optimizer``          training; both stand on ``gradients``; ``sync_batch_norm``
-``cross_barrier``               steps that do not wait (``single_updates``)
-``functions``                   variables and objects that become the root's
+The adapter proper sends tensors; each feature is a package of its own that stands on it:
+
 ``tensors`` ``compression``     tensors as arrays
+``rounds`` ``differentiable`` ``ops``  ``push_pull`` and ``broadcast``, eagerly and in graphs
+``gradients`` ``optimizer``     gradients of variables, dense and sparse; ``DistributedOptimizer``
+
+``collectives``                 Horovod's collectives; ``mpi_ops`` has all names
+``functions``                   variables and objects that become the root's
+``tape``                        ``DistributedGradientTape``
+``cross_barrier``               steps that do not wait
 ``keras``                       the same as ``byteps.keras``
 """
 

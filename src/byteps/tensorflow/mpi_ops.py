@@ -7,20 +7,19 @@ from byteps.adapters.basics import init, join
 from byteps.adapters.exports import *
 from byteps.adapters.process_sets import *
 from byteps.adapters.reductions import Adasum
-from byteps.tensorflow.functions import broadcast_
-from byteps.tensorflow.gathers import allgather, alltoall, grouped_allgather
-from byteps.tensorflow.grouped import grouped_allreduce
-from byteps.tensorflow.ops import (
-    allreduce,
-    broadcast,
+from byteps.tensorflow.collectives.allreduce import allreduce
+from byteps.tensorflow.collectives.gathers import allgather, alltoall, grouped_allgather
+from byteps.tensorflow.collectives.grouped import grouped_allreduce
+from byteps.tensorflow.collectives.queries import (
     local_rank_op,
     local_size_op,
     process_set_included_op,
-    push_pull,
     rank_op,
     size_op,
 )
-from byteps.tensorflow.scatters import grouped_reducescatter, reducescatter
+from byteps.tensorflow.collectives.scatters import grouped_reducescatter, reducescatter
+from byteps.tensorflow.functions.variables import broadcast_
+from byteps.tensorflow.ops import broadcast, push_pull
 
 __all__ = [
     "Adasum",

@@ -1,4 +1,4 @@
-"""``push_pull``, ``allreduce`` and ``broadcast`` of tensors, eagerly and in graphs.
+"""``push_pull`` and ``broadcast`` of tensors, eagerly and in graphs.
 
 A name identifies a tensor across ranks and stands for one shape, dtype and op as long as the job runs. Eager
 calls without a name are matched by their order, those in a graph by the function and their place in it.
@@ -18,18 +18,15 @@ from typing import Any
 
 import tensorflow as tf
 
-from byteps.adapters import basics
-from byteps.adapters.adasum import adasum_group
 from byteps.adapters.calls import copy_call, reduction_call
 from byteps.adapters.compression import compressed
-from byteps.adapters.process_sets import ProcessSet, ranks_of
-from byteps.adapters.reductions import Adasum, Operator, resolve_op, shown
+from byteps.adapters.process_sets import ProcessSet
+from byteps.adapters.reductions import resolve_op, shown
 from byteps.dtypes import ReduceOp
 from byteps.session import Session
-from byteps.tensorflow.adasum import combined
 from byteps.tensorflow.compression import Compression
 from byteps.tensorflow.differentiable import differentiable
-from byteps.tensorflow.rounds import carry_out, graph_name, looked_up, sparse
+from byteps.tensorflow.rounds import carry_out, graph_name, sparse
 from byteps.tensorflow.tensors import check, tensor_of
 
 
@@ -62,46 +59,16 @@ def push_pull(
         session: The session of ``init()`` if not given.
     """
     full_name = f"{scope}{name}" if scope and isinstance(name, str) else name
-    call = _Arguments(average, op, full_name, compression, priority=priority, session=session)
-    return _reduce(tensor, call)
-
-
-def allreduce(
-    tensor: Any,
-    average: bool | None = None,
-    device_dense: str = "",
-    device_sparse: str = "",
-    compression: Any = Compression.none,
-    op: Operator | None = None,
-    prescale_factor: float = 1.0,
-    postscale_factor: float = 1.0,
-    name: str | None = None,
-    process_set: ProcessSet | None = None,
-    ignore_name_scope: bool = False,
-    *,
-    session: Session | None = None,
-) -> Any:
-    """``push_pull`` under Horovod's name and arguments.
-
-    Args:
-        tensor, average, compression, name, session: As for ``push_pull``.
-        op: ``Average`` (the default), ``Sum``, ``Min``, ``Max``, ``Product`` or ``Adasum``. Gradients flow
-            through the first two.
-        device_dense, device_sparse, ignore_name_scope: Accepted for Horovod scripts; mean nothing.
-        prescale_factor: Applied to each contribution before the reduction.
-        postscale_factor: Applied to the result.
-        process_set: The ranks that take part; all if not given.
-    """
-    scales = (float(prescale_factor), float(postscale_factor))
-    return _reduce(tensor, _Arguments(average, op, name, compression, scales, process_set, session=session))
+    call = Arguments(average, op, full_name, compression, priority=priority, session=session)
+    return reduced(tensor, call)
 
 
 @dataclass(frozen=True)
-class _Arguments:
+class Arguments:
     """Those of ``allreduce``, as they were given."""
 
     average: bool | None
-    op: Operator | None
+    op: ReduceOp | None
     name: str | None
     compression: Any
     scales: tuple[float, float] = (1.0, 1.0)
@@ -111,18 +78,11 @@ class _Arguments:
 
 
 @tf.autograph.experimental.do_not_convert
-def _reduce(value: Any, given: _Arguments) -> Any:
+def reduced(value: Any, given: Arguments) -> Any:
+    """A tensor, variable, array or number, or ``IndexedSlices``, reduced as ``push_pull`` says."""
     name = given.name
     rows = isinstance(value, tf.IndexedSlices)
     tensor = value.values if rows else tensor_of(value, shown("push_pull", name))
-    if given.op == Adasum:
-        if rows:
-            raise NotImplementedError("Adasum of IndexedSlices is not supported: send tf.convert_to_tensor")
-        if not tensor.dtype.is_floating:
-            raise ValueError(f"Adasum needs dense floating-point tensors, not {tensor.dtype.name}")
-        name = graph_name(tensor, ReduceOp.SUM) if name is None else name
-        how = adasum_group(name, given.scales, given.process_set, given.session)
-        return compressed(given.compression, [tensor], lambda wires: [combined(wires[0], *how)])[0]
     op = resolve_op(given.average, given.op)
     name = graph_name(tensor, op, rows) if name is None else name
     call = reduction_call(
@@ -166,28 +126,3 @@ def broadcast(
     tensor = tensor_of(tensor, shown("broadcast", name))
     name = graph_name(tensor, ReduceOp.COPY) if name is None else name
     return differentiable(copy_call(partial(check, tensor), root_rank, name, session, process_set), tensor)
-
-
-def rank_op(name: str | None = None) -> Any:
-    """``rank()`` as an int32 scalar; in a graph it is looked up when the graph runs."""
-    return looked_up(basics.rank)
-
-
-def size_op(process_set_id: int = 0, name: str | None = None) -> Any:
-    """``size()``, or that of a process set, as an int32 scalar; in a graph it is looked up when that runs."""
-    return looked_up(lambda: len(ranks_of(process_set_id)))
-
-
-def process_set_included_op(process_set_id: int = 0, name: str | None = None) -> Any:
-    """1 if this rank is in a process set, else 0, as an int32 scalar that is looked up like ``size_op``."""
-    return looked_up(lambda: int(basics.rank() in ranks_of(process_set_id)))
-
-
-def local_rank_op(name: str | None = None) -> Any:
-    """``local_rank()`` as an int32 scalar; in a graph it is looked up when the graph runs."""
-    return looked_up(basics.local_rank)
-
-
-def local_size_op(name: str | None = None) -> Any:
-    """``local_size()`` as an int32 scalar; in a graph it is looked up when the graph runs."""
-    return looked_up(basics.local_size)

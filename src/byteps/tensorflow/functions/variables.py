@@ -1,4 +1,4 @@
-"""Variables and objects that become the root's, at the start of training."""
+"""Variables that become the root's, at the start of training."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import Any
 import tensorflow as tf
 
 from byteps.adapters.calls import Call, Check, copy_call
-from byteps.adapters.exchange import ObjectExchange, exchange_of
 from byteps.adapters.process_sets import ProcessSet
 from byteps.adapters.variables import broadcast_arrays
 from byteps.session import Session
@@ -129,43 +128,3 @@ class BroadcastGlobalVariablesHook(tf.compat.v1.train.SessionRunHook):
     def after_create_session(self, session: Any, coord: Any) -> None:
         """See ``SessionRunHook``."""
         session.run(self._operation)
-
-
-def broadcast_object(
-    obj: object,
-    root_rank: int = 0,
-    session: Any = None,
-    name: str | None = None,
-    process_set: ProcessSet | None = None,
-    *,
-    allow_pickle: bool = False,
-) -> Any:
-    """``byteps.torch.broadcast_object`` with TensorFlow's arguments; send ``tensor.numpy()`` for tensors.
-
-    Args:
-        obj, root_rank, name, process_set, allow_pickle: As there, errors included.
-        session: The byteps session, that of ``init()`` if not given. A TensorFlow 1 session, as Horovod
-            scripts pass, is not needed and means nothing.
-    """
-    return _exchange(session, allow_pickle, process_set).broadcast(obj, root_rank, name)
-
-
-def broadcast_object_fn(root_rank: int = 0, *arguments: Any, **options: Any) -> Callable[[object], Any]:
-    """A function of the object that does what ``broadcast_object`` does with these arguments."""
-    return lambda obj: broadcast_object(obj, root_rank, *arguments, **options)
-
-
-def allgather_object(
-    obj: object,
-    session: Any = None,
-    name: str | None = None,
-    process_set: ProcessSet | None = None,
-    *,
-    allow_pickle: bool = False,
-) -> list[Any]:
-    """Return every rank's object on every rank, in the order of the ranks; see ``broadcast_object``."""
-    return _exchange(session, allow_pickle, process_set).allgather(obj, name)
-
-
-def _exchange(session: Any, allow_pickle: bool, process_set: ProcessSet | None) -> ObjectExchange:
-    return exchange_of(process_set, session if isinstance(session, Session) else None, allow_pickle)

@@ -17,9 +17,9 @@ from byteps.adapters.arrays import Array, ArrayRound, Round
 from byteps.adapters.gradients import gradient_reducer
 from byteps.errors import BytePSError
 from byteps.tensorflow.compression import Compression
+from byteps.tensorflow.cross_barrier.single_updates import SingleUpdates
 from byteps.tensorflow.gradients import GradientReducer
 from byteps.tensorflow.rounds import refuse_xla
-from byteps.tensorflow.single_updates import SingleUpdates
 from byteps.tensorflow.tensors import label_of
 
 _EAGER = (

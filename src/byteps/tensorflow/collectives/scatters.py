@@ -14,9 +14,9 @@ from byteps.adapters.compression import compressed
 from byteps.adapters.reductions import Average, resolve_op
 from byteps.adapters.scattering import gradient_factor, shares
 from byteps.dtypes import ReduceOp
+from byteps.tensorflow.collectives.gathers import Gather
 from byteps.tensorflow.compression import Compression
 from byteps.tensorflow.differentiable import differentiable_group, once
-from byteps.tensorflow.gathers import Gather
 from byteps.tensorflow.rounds import Item, carry_out_one, graph_name
 from byteps.tensorflow.tensors import rows_to_send
 

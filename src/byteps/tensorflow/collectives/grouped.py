@@ -14,9 +14,9 @@ from byteps.adapters.collectives import TogetherRound
 from byteps.adapters.compression import compressed
 from byteps.adapters.reductions import check_gradient, resolve_op, shown
 from byteps.dtypes import ReduceOp
+from byteps.tensorflow.collectives.allreduce import allreduce
 from byteps.tensorflow.compression import Compression
 from byteps.tensorflow.differentiable import differentiable_group, once
-from byteps.tensorflow.ops import allreduce
 from byteps.tensorflow.rounds import Item, carry_out_one, graph_name
 from byteps.tensorflow.tensors import check, tensor_of
 
