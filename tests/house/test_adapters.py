@@ -18,7 +18,7 @@ LINES = 600
 FEATURES: Mapping[str, tuple[str, ...]] = {
     "jax": (),
     "keras": (),
-    "mxnet": (),
+    "mxnet": ("training",),
     "tensorflow": ("collectives", "functions", "tape", "cross_barrier"),
     "torch": (
         "reductions",

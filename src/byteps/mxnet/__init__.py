@@ -1,9 +1,12 @@
 """byteps for MXNet: ``import byteps.mxnet as bps``, or ``as hvd``.
 
-``engine`` ``rounds``     operations of MXNet's engine that end when a round is over
-``ops``                   arrays; gradients flow through
-``trainer`` ``optimizer`` ``gradients`` ``store``   training with Gluon, ``Module`` and KVStore
-``parameters`` ``tensors`` ``compression``          the root's parameters; what can be sent
+The adapter proper sends arrays, ``training`` stands on it:
+
+``tensors`` ``compression``  what can be sent
+``engine`` ``rounds``        operations of MXNet's engine that end when a round is over
+``ops``                      ``push_pull`` and ``broadcast`` of arrays; gradients flow through
+
+``training``                 Gluon's ``Trainer``, optimizers, a KVStore, the root's parameters
 """
 
 from __future__ import annotations
@@ -27,11 +30,11 @@ from byteps.mxnet.ops import (
     grouped_allreduce_,
     push_pull,
 )
-from byteps.mxnet.optimizer import DistributedOptimizer
-from byteps.mxnet.parameters import broadcast_parameters
 from byteps.mxnet.rounds import finish_rounds, make_errors_known
-from byteps.mxnet.store import BytePS as KVStore
-from byteps.mxnet.trainer import DistributedTrainer
+from byteps.mxnet.training.optimizer import DistributedOptimizer
+from byteps.mxnet.training.parameters import broadcast_parameters
+from byteps.mxnet.training.store import BytePS as KVStore
+from byteps.mxnet.training.trainer import DistributedTrainer
 
 __all__ = [
     "Compression",

@@ -9,9 +9,9 @@ import mxnet as mx
 
 from byteps.adapters.gradients import gradient_prefix
 from byteps.mxnet.compression import Compression
-from byteps.mxnet.gradients import reducer_of
-from byteps.mxnet.optimizer import plain_optimizer
-from byteps.mxnet.parameters import broadcast_parameters
+from byteps.mxnet.training.gradients import reducer_of
+from byteps.mxnet.training.optimizer import plain_optimizer
+from byteps.mxnet.training.parameters import broadcast_parameters
 
 
 class DistributedTrainer(mx.gluon.Trainer):

@@ -9,7 +9,7 @@ import mxnet as mx
 
 from byteps.adapters.gradients import gradient_prefix
 from byteps.adapters.optimizer_class import is_distributed, sharing
-from byteps.mxnet.gradients import reducer_of
+from byteps.mxnet.training.gradients import reducer_of
 
 
 def DistributedOptimizer(optimizer: Any, **options: Any) -> Any:  # noqa: N802  (the name that scripts use)
