@@ -3,7 +3,7 @@
 The adapter proper sends tensors and no more; each feature is a package of its own that stands on it:
 
 ``tensors`` ``transfers`` ``sending`` ``staging``  tensors as buffers, on the CPU and on GPUs
-``ops`` ``reduction`` ``differentiable`` ``handles``  ``push_pull``, and the gradient of it
+``ops`` ``reduction`` ``differentiable``  ``push_pull``, and the gradient of it
 ``compression``                         16-bit floats on the wire
 
 ``reductions`` ``collectives``          Horovod's collectives; ``mpi_ops`` has all names
