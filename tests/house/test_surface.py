@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import resource
 import statistics
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
 
 import byteps
 import byteps.compat.horovod
@@ -74,6 +77,28 @@ def test_public_names_are_the_listed_ones() -> None:
     changed += [f"- {name}" for name in listed if name not in found]
     remedy = f"If that is meant, bring {NAMES_FILE.relative_to(ROOT)} and CHANGELOG.md up to date."
     assert found == listed, report("The public names changed", changed, remedy)
+
+
+@pytest.mark.parametrize(
+    ("path", "name"),
+    [
+        ("torch.mpi_ops", "allreduce_async_"),
+        ("torch.ops", "push_pull_async"),
+        ("torch.compression", "Compression"),
+        ("torch.functions", "broadcast_optimizer_state"),
+        ("torch.optimizer", "DistributedOptimizer"),
+        ("torch.cross_barrier", "CrossBarrier"),
+        ("torch.sync_batch_norm", "SyncBatchNorm"),
+        ("tensorflow.mpi_ops", "allreduce"),
+        ("tensorflow.compression", "Compression"),
+        ("tensorflow.functions", "broadcast_variables"),
+        ("tensorflow.optimizer", "DistributedOptimizer"),
+        ("tensorflow.sync_batch_norm", "SyncBatchNormalization"),
+    ],
+)
+def test_modules_that_scripts_import_from_have_the_same_objects(path: str, name: str) -> None:
+    adapter = importlib.import_module(f"byteps.{path.split('.')[0]}")
+    assert getattr(importlib.import_module(f"byteps.{path}"), name) is getattr(adapter, name)
 
 
 def test_importing_byteps_imports_no_framework() -> None:

@@ -71,7 +71,6 @@ _LIMITS: Final[tuple[tuple[type[Message], int], ...]] = (
     (AllOutOfData, 64 * _KIB),
 )
 _NUMBERS: Final = {kind: number for number, (kind, _) in enumerate(_LIMITS, 1)}
-_DECODERS: Final = tuple(msgspec.msgpack.Decoder(kind) for kind, _ in _LIMITS)
 _PREFIX: Final = struct.Struct("<IB")
 
 
@@ -140,8 +139,8 @@ def _check_prefix(length: int, number: int) -> None:
 
 
 def _decode(number: int, payload: bytes) -> Message:
+    kind: type[Message] = _LIMITS[number - 1][0]
     try:
-        return _DECODERS[number - 1].decode(payload)
+        return msgspec.msgpack.decode(payload, type=kind)
     except (msgspec.DecodeError, RecursionError) as error:
-        kind = _LIMITS[number - 1][0]
         raise ProtocolError(f"bad {kind.__name__} message: {error}") from error
