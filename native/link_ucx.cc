@@ -32,6 +32,7 @@ constexpr size_t kDirectBytes = 64 * 1024;      // parts of this size are not co
 constexpr size_t kGatheredBytes = 64 * 1024;    // of small parts in one message
 constexpr size_t kTellBytes = 64 * 1024;        // taken, before the peer is told while more is coming
 constexpr size_t kUntoldBytes = 2048;           // left untold: less than any link may always have queued
+constexpr size_t kOnTheWayBytes = 66 * 1024;    // the smallest chunk with its header, and what is left untold
 constexpr size_t kAhead = 4;                    // messages fetched before somebody asks for them
 // What is coming is looked for so long before the thread sleeps: over TCP each piece of it would else cost a
 // sleep and a wake-up, which take longer than it is to the next piece.
@@ -89,10 +90,10 @@ class UcxLink final : public Link {
   size_t in_use() const override { return messages_->unfinished(); }
 
   // Neither UCX nor the device tells what has left this host. What the other end has not taken is the
-  // nearest.
+  // nearest, but for a chunk that is on its way, or of which the word is on its way back.
   Queued queued() const override {
     const size_t untaken = messages_->sent() - messages_->consumed_there;
-    return {untaken > kUntoldBytes ? untaken : unsent()};
+    return {std::max(untaken - std::min(untaken, kOnTheWayBytes), unsent())};
   }
   void set_low_water(size_t bytes) override {
     low_water_ = bytes;

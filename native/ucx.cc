@@ -38,16 +38,16 @@ bool has_ended(int fd) {
   return recv(fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) == 0;
 }
 
-// The names of all transports are of those that reach no other host.
-bool uses_memory_only(const std::string& resources) {
-  constexpr std::array kWithin = {"self/", "sysv/", "posix/", "cma/", "knem/", "xpmem/"};
+// Each transport is `other`, or one of those that reach no other host.
+bool uses_memory_or(const char* other, const std::string& resources) {
+  const std::array known_names = {"self/", "sysv/", "posix/", "cma/", "knem/", "xpmem/", other};
   std::istringstream lines(resources);
   for (std::string line; std::getline(lines, line);) {
     const size_t slash = line.rfind('/');
     const size_t name = line.rfind(' ', slash) + 1;
-    if (line.find("# resource") == std::string::npos || slash == std::string::npos) continue;
+    if (line.find(" resource ") == std::string::npos || slash == std::string::npos) continue;
     const auto is_it = [&](const char* known) { return line.compare(name, slash + 1 - name, known) == 0; };
-    if (std::none_of(kWithin.begin(), kWithin.end(), is_it)) return false;
+    if (std::none_of(known_names.begin(), known_names.end(), is_it)) return false;
   }
   return true;
 }
@@ -103,7 +103,9 @@ class Library final : public Ucx {
     if (status == UCS_OK) status = init(config);
     api.ucp_config_release(config);
     api.check(status, "UCX finds nothing that it may use");
-    context_->within_host = uses_memory_only(resources());
+    const std::string found = resources();
+    context_->within_host = uses_memory_or("", found);
+    context_->through_sockets = !context_->within_host && uses_memory_or("tcp/", found);
   }
 
   std::string version() const override {

@@ -23,7 +23,8 @@ struct UcxContext {
   UcxApi api;
   ucp_context_h handle = nullptr;
   bool polling = false;
-  bool within_host = false;  // through shared memory only, where UCX cannot tell that a peer has died
+  bool within_host = false;      // through shared memory only, where UCX cannot tell that a peer has died
+  bool through_sockets = false;  // to other hosts by TCP only, where no device reads from memory
   ~UcxContext() {
     if (handle != nullptr) api.ucp_cleanup(handle);
   }
