@@ -66,7 +66,8 @@ void sum_contributions(const NodePlan& plan, std::vector<const std::byte*> contr
     const size_t elements = length / wire_size(dtype);
     const std::span<const std::byte* const> terms(contributions);
     if (at_once > 1) {
-      add(dtype, direct ? target + done : block, direct ? also + done : block, terms.first(at_once), elements);
+      add(dtype, direct ? target + done : block, direct ? also + done : block, terms.first(at_once),
+          elements);
     } else {
       widen(dtype, op, block, terms[0], elements, prescale);
     }

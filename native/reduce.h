@@ -37,8 +37,9 @@ void widen(DType dtype, Op op, void* acc, const void* src, size_t n, double pres
 // Booleans: sum, average and maximum are "or", minimum and product are "and".
 void accumulate(DType dtype, Op op, void* acc, const void* src, size_t n, double prescale);
 
-// acc[i] = also[i] = wide(terms[0][i]) + wide(terms[1][i]) + ... in this order, of two to kMostTerms arrays: each
-// is read once and each sum written once. `also` may equal `acc`, and a term either where accumulates_in_place.
+// acc[i] = also[i] = wide(terms[0][i]) + wide(terms[1][i]) + ... in this order, of two to kMostTerms arrays:
+// each is read once and each sum written once. `also` may equal `acc`, and a term either where
+// accumulates_in_place.
 inline constexpr size_t kMostTerms = 4;
 void add(DType dtype, void* acc, void* also, std::span<const std::byte* const> terms, size_t n);
 

@@ -53,11 +53,10 @@ BYTEPS_KERNEL_TARGET void add(char* out, char* also, const std::byte* const* in,
   using Wire = typename Type::Wire;
   const char* terms[count];
   for (size_t k = 0; k < count; ++k) terms[k] = reinterpret_cast<const char*>(in[k]);
-  BYTEPS_VECTORIZE  // what may be written over has the same index, so it has been read
-  for (size_t i = 0; i < n; ++i) {
+  // What may be written over has the same index, so it has been read.
+  BYTEPS_VECTORIZE for (size_t i = 0; i < n; ++i) {
     auto value = Type::widen(load<Wire>(terms[0], i));
-    for (size_t k = 1; k < count; ++k)
-      value = combined<Op::sum>(value, Type::widen(load<Wire>(terms[k], i)));
+    for (size_t k = 1; k < count; ++k) value = combined<Op::sum>(value, Type::widen(load<Wire>(terms[k], i)));
     store(out, i, value);
     store(also, i, value);
   }

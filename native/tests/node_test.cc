@@ -94,8 +94,7 @@ void test_arithmetic() {
         }
         std::vector<std::byte> sum(kElements * accumulator_size(dtype, op)), also(bytes);
         widen(dtype, op, sum.data(), in[0], kElements, prescale);
-        for (size_t i = 1; i < count; ++i)
-          accumulate(dtype, op, sum.data(), in[i], kElements, prescale);
+        for (size_t i = 1; i < count; ++i) accumulate(dtype, op, sum.data(), in[i], kElements, prescale);
         finish(dtype, op, sum.data(), sum.data(), kElements, 1.0, divisor);
         sum.resize(bytes);
         NodePlan plan{{dtype, op, prescale, 1.0}, divisor, false, {}};
@@ -187,8 +186,8 @@ void test_segments_that_are_too_short() {
 }  // namespace
 
 int main() {
-  for (const auto test : {test_values, test_arithmetic, test_retraction, test_departure, test_neighbours_that_break_the_rules,
-                          test_segments_that_are_too_short})
+  for (const auto test : {test_values, test_arithmetic, test_retraction, test_departure,
+                          test_neighbours_that_break_the_rules, test_segments_that_are_too_short})
     test();
   return 0;
 }
