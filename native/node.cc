@@ -50,29 +50,33 @@ std::optional<uint32_t> Node::place_of(uint32_t rank) const {
   return at == ranks.end() ? std::nullopt : std::optional(static_cast<uint32_t>(at - ranks.begin()));
 }
 
-void sum_contributions(const NodePlan& plan, std::vector<Contribution> contributions, std::byte* target,
-                       size_t bytes, std::byte* scratch) {
+void sum_contributions(const NodePlan& plan, std::vector<const std::byte*> contributions, std::byte* target,
+                       std::byte* also, size_t bytes) {
+  constexpr size_t kBlockBytes = 16 * 1024;  // so that what is written and read again is in the first cache
   const auto& [dtype, op, prescale, postscale] = plan.arithmetic;
-  // What lies in the target is read first, and only then written over.
-  if (contributions.size() > 1 && contributions[1].is_target) std::swap(contributions[0], contributions[1]);
-  const bool direct = accumulates_in_place(dtype, op);
-  const bool as_is = direct && plan.divisor == 1 && (postscale == 1.0 || op == Op::copy);
-  const bool first_as_is = direct && (prescale == 1.0 || op == Op::copy);
-  const size_t step = kCellBytes / accumulator_size(dtype, op) * wire_size(dtype);
+  const bool is_sum = prescale == 1.0 && (op == Op::sum || op == Op::average);
+  const size_t at_once = is_sum ? std::min(contributions.size(), kMostTerms) : 1;
+  const bool as_is =
+      accumulates_in_place(dtype, op) && plan.divisor == 1 && (postscale == 1.0 || op == Op::copy);
+  const bool direct = as_is && at_once > 1 && at_once == contributions.size();
+  const size_t step = kBlockBytes / accumulator_size(dtype, op) * wire_size(dtype);
+  alignas(64) std::byte block[kBlockBytes];
   for (size_t done = 0; done < bytes; done += step) {
     const size_t length = std::min(step, bytes - done);
     const size_t elements = length / wire_size(dtype);
-    std::byte* const out = target + done;
-    std::byte* const accumulator = direct ? out : scratch;
-    const std::byte* first = contributions[0].data + done;
-    if (!first_as_is) {
-      widen(dtype, op, accumulator, first, elements, prescale);
-    } else if (first != accumulator) {
-      std::memcpy(accumulator, first, length);
+    const std::span<const std::byte* const> terms(contributions);
+    if (at_once > 1) {
+      add(dtype, direct ? target + done : block, direct ? also + done : block, terms.first(at_once),
+          elements);
+    } else {
+      widen(dtype, op, block, terms[0], elements, prescale);
     }
-    for (size_t i = 1; i < contributions.size(); ++i)
-      accumulate(dtype, op, accumulator, contributions[i].data + done, elements, prescale);
-    if (!as_is) finish(dtype, op, out, accumulator, elements, postscale, plan.divisor);
+    for (const std::byte* term : terms.subspan(at_once))
+      accumulate(dtype, op, block, term, elements, prescale);
+    if (!as_is) finish(dtype, op, block, block, elements, postscale, plan.divisor);
+    if (!direct) std::memcpy(target + done, block, length);
+    if (!direct && also != target) std::memcpy(also + done, block, length);
+    for (const std::byte*& contribution : contributions) contribution += length;
   }
 }
 

@@ -70,15 +70,9 @@ class Node {
   std::vector<std::unique_ptr<Segment>> segments_;
 };
 
-// One rank's part of a sum.
-struct Contribution {
-  const std::byte* data;
-  bool is_target;  // it lies where the sum will
-};
-
-// target = sum of the contributions, scaled and rounded, added in their order (the first two in either).
-// At most the first two may lie where the target does. `scratch` has room for a cell.
-void sum_contributions(const NodePlan& plan, std::vector<Contribution> contributions, std::byte* target,
-                       size_t bytes, std::byte* scratch);
+// target = also = sum of the contributions, scaled and rounded, added in their order. Contributions may lie
+// where a target does, and both targets be one.
+void sum_contributions(const NodePlan& plan, std::vector<const std::byte*> contributions, std::byte* target,
+                       std::byte* also, size_t bytes);
 
 }  // namespace byteps

@@ -8,7 +8,7 @@
 namespace byteps {
 
 NodeLane::NodeLane(WorkerLane& lane, uint32_t number, std::shared_ptr<const Node> node)
-    : lane_(lane), number_(number), node_(std::move(node)), scratch_(make_buffer(kCellBytes)) {}
+    : lane_(lane), number_(number), node_(std::move(node)) {}
 
 uint64_t NodeLane::piece_at(const PartRef& part, uint64_t offset) const {
   return std::min<uint64_t>(node_->piece_bytes, part.bytes - offset);
@@ -30,7 +30,7 @@ void NodeLane::tell(uint32_t place, LocalStep step, const Key& key, uint64_t off
 }
 
 void NodeLane::note(EventKind kind, const Transfer& transfer, const PartRef& part) {
-  lane_.record(kind, transfer, part, Clock::now());
+  if (lane_.events().on()) lane_.record(kind, transfer, part, Clock::now());
 }
 
 // Of what no neighbour takes part in.
@@ -97,6 +97,7 @@ bool NodeLane::anybody_wants(const Owned& owned) const {
 
 std::vector<uint32_t> NodeLane::neighbours(const Owned& owned, bool Arrival::* how) const {
   std::vector<uint32_t> found;
+  found.reserve(node_->size());
   for (uint32_t place = 0; place < node_->size(); ++place) {
     if (place != node_->place && owned.arrivals[place].*how && !has_departed(place)) found.push_back(place);
   }
@@ -184,25 +185,18 @@ void NodeLane::answered(uint32_t from, uint32_t number, LocalStep step) {
 void NodeLane::add_up(const Key& key, Owned& owned, const Slot* slot, uint32_t number, uint64_t offset,
                       uint64_t bytes) {
   std::byte* const sum = owned.sum + offset;
-  std::vector<Contribution> contributions;
-  bool is_late = false;  // own data would be overwritten before it is added
+  std::vector<const std::byte*> contributions;
+  contributions.reserve(owned.plan->places.size());
   for (const uint32_t place : owned.plan->places) {
     if (!owned.arrivals[place].gives) continue;
-    if (place != node_->place) {
-      contributions.push_back({area(node_->place, number, place), false});
-      continue;
-    }
-    const std::byte* const own = owned.transfer->source + owned.part.offset + offset;
-    is_late = own == sum && contributions.size() > 1;
-    contributions.push_back({own, own == sum});
+    const bool is_own = place == node_->place;
+    contributions.push_back(is_own ? owned.transfer->source + owned.part.offset + offset
+                                   : area(node_->place, number, place));
   }
   std::vector<uint32_t> wanting;
   if (slot != nullptr && !owned.plan->pushes) wanting = neighbours(owned, &Arrival::wants);
-  std::byte* const target = is_late || !wanting.empty() ? own_area(number) : sum;
-  if (target != sum)
-    for (Contribution& one : contributions) one.is_target = false;
-  sum_contributions(*owned.plan, std::move(contributions), target, bytes, scratch_.get());
-  if (target != sum) std::memcpy(sum, target, bytes);
+  std::byte* const also = wanting.empty() ? sum : own_area(number);
+  sum_contributions(*owned.plan, std::move(contributions), sum, also, bytes);
   if (wanting.empty()) return;
   slots_[number] = {key, offset, true, wanting};
   for (const uint32_t place : wanting)

@@ -161,7 +161,6 @@ class NodeLane {
   std::set<uint32_t> retracted_;                     // tensors
   std::vector<std::shared_ptr<Transfer>> finished_;  // not resolved yet
   uint64_t sequence_ = 0;
-  Buffer scratch_;
 };
 
 }  // namespace byteps

@@ -107,6 +107,11 @@ void accumulate(DType dtype, Op op, void* acc, const void* src, size_t n, double
   }
 }
 
+void add(DType dtype, void* acc, void* also, std::span<const std::byte* const> terms, size_t n) {
+  const auto loop = kernels().add[index(dtype)][terms.size() - 2];
+  loop(static_cast<char*>(acc), static_cast<char*>(also), terms.data(), n);
+}
+
 void merge(DType dtype, Op op, void* acc, const void* other, size_t n) {
   const DType type = op == Op::copy ? dtype : accumulation_type(dtype);
   accumulate(type, op, acc, other, n, 1.0);

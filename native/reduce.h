@@ -10,6 +10,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 
 namespace byteps {
 
@@ -35,6 +36,12 @@ void widen(DType dtype, Op op, void* acc, const void* src, size_t n, double pres
 // acc[i] = acc[i] (op) wide(src[i]) * prescale. Minimum and maximum propagate NaN.
 // Booleans: sum, average and maximum are "or", minimum and product are "and".
 void accumulate(DType dtype, Op op, void* acc, const void* src, size_t n, double prescale);
+
+// acc[i] = also[i] = wide(terms[0][i]) + wide(terms[1][i]) + ... in this order, of two to kMostTerms arrays:
+// each is read once and each sum written once. `also` may equal `acc`, and a term either where
+// accumulates_in_place.
+inline constexpr size_t kMostTerms = 4;
+void add(DType dtype, void* acc, void* also, std::span<const std::byte* const> terms, size_t n);
 
 // acc[i] = acc[i] (op) other[i], both accumulators.
 void merge(DType dtype, Op op, void* acc, const void* other, size_t n);

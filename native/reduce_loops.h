@@ -7,6 +7,12 @@
 #include "reduce_kernels.h"
 #include "reduce_types.h"
 
+#if defined(__clang__)
+#define BYTEPS_VECTORIZE _Pragma("clang loop vectorize(assume_safety)")
+#else
+#define BYTEPS_VECTORIZE _Pragma("GCC ivdep")
+#endif
+
 namespace byteps::BYTEPS_KERNEL_NAMESPACE {
 
 namespace {
@@ -42,6 +48,20 @@ BYTEPS_KERNEL_TARGET void combine(char* __restrict out, const char* __restrict i
   }
 }
 
+template <class Type, size_t count>
+BYTEPS_KERNEL_TARGET void add(char* out, char* also, const std::byte* const* in, size_t n) {
+  using Wire = typename Type::Wire;
+  const char* terms[count];
+  for (size_t k = 0; k < count; ++k) terms[k] = reinterpret_cast<const char*>(in[k]);
+  // What may be written over has the same index, so it has been read.
+  BYTEPS_VECTORIZE for (size_t i = 0; i < n; ++i) {
+    auto value = Type::widen(load<Wire>(terms[0], i));
+    for (size_t k = 1; k < count; ++k) value = combined<Op::sum>(value, Type::widen(load<Wire>(terms[k], i)));
+    store(out, i, value);
+    store(also, i, value);
+  }
+}
+
 template <class Float>
 BYTEPS_KERNEL_TARGET void scale_float(char* values, size_t n, double factor, uint32_t divisor) {
   const auto multiplier = static_cast<Float>(factor);
@@ -65,6 +85,7 @@ BYTEPS_KERNEL_TARGET void scale_integer(char* values, size_t n, double factor, u
 #define BYTEPS_COMBINE(Type)                                                   \
   {combine<Type, Op::sum>, combine<Type, Op::sum>,     combine<Type, Op::min>, \
    combine<Type, Op::max>, combine<Type, Op::product>, nullptr}
+#define BYTEPS_ADD(Type) {add<Type, 2>, add<Type, 3>, add<Type, 4>}
 
 // In the order of DType.
 const Kernels kernels{
@@ -76,10 +97,15 @@ const Kernels kernels{
                 BYTEPS_COMBINE(BFloat), BYTEPS_COMBINE(Small<int8_t>), BYTEPS_COMBINE(Small<uint8_t>),
                 BYTEPS_COMBINE(Small<int16_t>), BYTEPS_COMBINE(Small<int32_t>), BYTEPS_COMBINE(Own<int64_t>),
                 BYTEPS_COMBINE(Own<Boolean>)},
+    .add = {BYTEPS_ADD(Own<double>), BYTEPS_ADD(Own<float>), BYTEPS_ADD(Half), BYTEPS_ADD(BFloat),
+            BYTEPS_ADD(Small<int8_t>), BYTEPS_ADD(Small<uint8_t>), BYTEPS_ADD(Small<int16_t>),
+            BYTEPS_ADD(Small<int32_t>), BYTEPS_ADD(Own<int64_t>), BYTEPS_ADD(Own<Boolean>)},
     .scale = {scale_float<double>, scale_float<float>, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr,
               scale_integer, nullptr},
 };
 
 #undef BYTEPS_COMBINE
+#undef BYTEPS_ADD
+#undef BYTEPS_VECTORIZE
 
 }  // namespace byteps::BYTEPS_KERNEL_NAMESPACE

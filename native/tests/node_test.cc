@@ -76,6 +76,35 @@ void test_values() {
   }
 }
 
+// As a server sums: every type, more terms than are added at once, over one of them.
+void test_arithmetic() {
+  constexpr size_t kElements = 20001;
+  for (size_t t = 0; t < kDTypes; ++t) {
+    const auto dtype = static_cast<DType>(t);
+    const size_t bytes = kElements * wire_size(dtype);
+    for (size_t count = 1; count <= kMostTerms + 2; ++count) {
+      for (const auto& [op, prescale, divisor] :
+           {std::tuple(Op::sum, 1.0, 1u), {Op::average, 1.0, 3u}, {Op::sum, 0.5, 1u}, {Op::min, 1.0, 1u}}) {
+        std::vector<std::vector<std::byte>> terms(count, std::vector<std::byte>(bytes));
+        std::vector<const std::byte*> in;
+        uint32_t seed = 1;
+        for (auto& term : terms) {  // small numbers in every type
+          for (auto& byte : term) byte = static_cast<std::byte>((seed = seed * 1664525 + 1013904223) >> 26);
+          in.push_back(term.data());
+        }
+        std::vector<std::byte> sum(kElements * accumulator_size(dtype, op)), also(bytes);
+        widen(dtype, op, sum.data(), in[0], kElements, prescale);
+        for (size_t i = 1; i < count; ++i) accumulate(dtype, op, sum.data(), in[i], kElements, prescale);
+        finish(dtype, op, sum.data(), sum.data(), kElements, 1.0, divisor);
+        sum.resize(bytes);
+        NodePlan plan{{dtype, op, prescale, 1.0}, divisor, false, {}};
+        sum_contributions(plan, in, terms.back().data(), also.data(), bytes);
+        CHECK(terms.back() == sum && also == sum);
+      }
+    }
+  }
+}
+
 // What one rank gives up does not hold up the other tensors, though slots were full of it.
 void test_retraction() {
   Neighbours node(2);
@@ -157,8 +186,8 @@ void test_segments_that_are_too_short() {
 }  // namespace
 
 int main() {
-  for (const auto test : {test_values, test_retraction, test_departure, test_neighbours_that_break_the_rules,
-                          test_segments_that_are_too_short})
+  for (const auto test : {test_values, test_arithmetic, test_retraction, test_departure,
+                          test_neighbours_that_break_the_rules, test_segments_that_are_too_short})
     test();
   return 0;
 }

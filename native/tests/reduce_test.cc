@@ -169,11 +169,33 @@ Bytes random_bytes(size_t n) {
   return bytes;
 }
 
+// Several terms at once against one after the other, also where the sum goes over a term.
+void check_add(const byteps::Kernels& kernels, DType dtype) {
+  constexpr size_t n = 1003;
+  const auto t = static_cast<size_t>(dtype);
+  const size_t size = byteps::wire_size(dtype);
+  const bool in_place = byteps::accumulates_in_place(dtype, Op::sum);
+  const Bytes data = random_bytes((byteps::kMostTerms * n + 1) * size);
+  for (size_t count = 2; count <= byteps::kMostTerms; ++count) {
+    Bytes terms = data, expected(n * byteps::accumulator_size(dtype, Op::sum)), also = expected;
+    std::vector<const std::byte*> in;
+    for (size_t i = 0; i < count; ++i) in.push_back(reinterpret_cast<std::byte*>(&terms[i * n * size + 1]));
+    byteps::widen(dtype, Op::sum, expected.data(), in[0], n, 1.0);
+    for (size_t i = 1; i < count; ++i) byteps::accumulate(dtype, Op::sum, expected.data(), in[i], n, 1.0);
+    Bytes other(expected.size());
+    char* const out = in_place ? &terms[(count - 1) * n * size + 1] : other.data();
+    kernels.add[t][count - 2](out, also.data(), in.data(), n);
+    CHECK(same_accumulators(dtype, also, expected));
+    CHECK(same_accumulators(dtype, Bytes(out, out + expected.size()), expected));
+  }
+}
+
 // One instruction set's loops against the baseline's, on random bits.
 void check_kernels(const byteps::Kernels& kernels) {
   constexpr size_t n = 10001;
   for (size_t t = 0; t < byteps::kDTypes; ++t) {
     const auto dtype = static_cast<DType>(t);
+    check_add(kernels, dtype);
     const Bytes in = random_bytes(n * byteps::wire_size(dtype));
     const Bytes start = random_bytes(n * byteps::accumulator_size(dtype, Op::sum));
     Bytes actual = start, expected = start;
