@@ -8,8 +8,10 @@ the sum out and three quarters in, all four at once and through as little memory
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -24,6 +26,8 @@ RANKS = 4
 NBYTES = 64 << 20
 SMALL_BYTES = 4 << 10
 REPEATS = 15
+# Ranks leave a barrier some milliseconds apart, which would count as work if there were little of it.
+IN_A_ROW = 5
 SMALL_REPEATS = 301
 WARM_UP = 3
 PIECE = 128 << 10
@@ -58,40 +62,53 @@ def worker(folder: Path) -> None:
     bps.shutdown()
 
 
-def large_times() -> list[tuple[float, float, float]]:
-    """Seconds of push_pull, all_reduce and the plain work, by turns; each begins on all ranks at once."""
+def large_times() -> list[list[float]]:
+    """Seconds of push_pull, all_reduce and the plain work, by turns."""
     ours = torch.empty(NBYTES // 4)
     gloo = torch.empty_like(ours)
     plain = Plain()
+    work = (
+        lambda: bps.push_pull_inplace(ours, average=False, name="large"),
+        lambda: torch.distributed.all_reduce(gloo),
+        plain.run,
+    )
     times = []
     for _ in range(WARM_UP + REPEATS):
         ours.fill_(bps.rank())
         gloo.fill_(bps.rank())
-        torch.distributed.barrier()
-        ours_s = timed(lambda: bps.push_pull_inplace(ours, average=False, name="large"))
-        torch.distributed.barrier()
-        gloo_s = timed(lambda: torch.distributed.all_reduce(gloo))
+        times.append([when(one) for one in work])
         if not torch.equal(ours, gloo):
             raise RuntimeError(f"rank {bps.rank()}: push_pull and all_reduce give different sums")
-        torch.distributed.barrier()
-
-        def all_ranks() -> None:
-            plain.run()
-            torch.distributed.barrier()
-
-        times.append((ours_s, gloo_s, timed(all_ranks)))
-    return times[WARM_UP:]
+    return on_all_ranks(times)[WARM_UP:]
 
 
-def small_times() -> list[tuple[float, float]]:
+def small_times() -> list[list[float]]:
     """The same of small tensors, without the plain work."""
     ours, gloo = torch.ones(SMALL_BYTES // 4), torch.ones(SMALL_BYTES // 4)
     times = []
     for _ in range(WARM_UP + SMALL_REPEATS):
         ours_s = timed(lambda: bps.push_pull_inplace(ours, average=True, name="small"))
-        times.append((ours_s, timed(lambda: torch.distributed.all_reduce(gloo))))
+        times.append([ours_s, timed(lambda: torch.distributed.all_reduce(gloo))])
         gloo.fill_(1)
     return times[WARM_UP:]
+
+
+def when(work: Callable[[], object]) -> tuple[float, float]:
+    """When work that all ranks begin together began and ended on this one, by the machine's clock."""
+    torch.distributed.barrier()
+    begin_s = time.monotonic()
+    for _ in range(IN_A_ROW):
+        work()
+    return begin_s, time.monotonic()
+
+
+def on_all_ranks(times: list[list[tuple[float, float]]]) -> list[list[float]]:
+    """From when the first rank began until the last had ended, for each of those in a row."""
+    gathered: list[Any] = [None] * RANKS
+    torch.distributed.all_gather_object(gathered, times)
+    spans = np.array(gathered)  # rank, turn, work, begin and end
+    found: list[list[float]] = ((spans[..., 1].max(axis=0) - spans[..., 0].min(axis=0)) / IN_A_ROW).tolist()
+    return found
 
 
 class Plain:
