@@ -168,7 +168,8 @@ bool Lane::is_quiet() {
 // was the budget, and more may be sent after a look at what came in: it can be more urgent, and a link that
 // drains as fast as it is written to would keep this thread here.
 bool Lane::pump() {
-  const bool was_full = pending_bytes() >= egress_.budget_bytes() || any_blocked();
+  const bool is_held_up = scheduler_.has_unsent() && pending_bytes() >= egress_.budget_bytes();
+  const bool was_full = is_held_up || any_blocked();
   if (was_full) refresh_in_host();
   const bool has_line = was_full && in_host_bytes_ > held_bytes_;  // behind which stands what is new
   const bool more = grant_some();

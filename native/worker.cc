@@ -16,9 +16,17 @@
 
 namespace byteps {
 
+Transfer::Wake Transfer::wait(double timeout_s) const {
+  if (status() != Status::pending) return Wake::resolved;
+  ++waiting_;
+  const Wake wake = sleep(timeout_s);
+  --waiting_;
+  return wake;
+}
+
 // A futex and not a condition variable: a signal (Ctrl-C) must end the wait, and only the futex call reports
 // it.
-Transfer::Wake Transfer::wait(double timeout_s) const {
+Transfer::Wake Transfer::sleep(double timeout_s) const {
   const auto deadline = Clock::now() + std::chrono::duration_cast<Clock::duration>(
                                            std::chrono::duration<double>(std::min(timeout_s, 1e9)));
   while (status() == Status::pending) {
@@ -39,7 +47,8 @@ void Transfer::resolve(Status status, uint32_t peer) {
   }
   if (unresolved_.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
   const uint32_t failure = failure_.load();
-  state_.store(failure != 0 ? failure : static_cast<uint32_t>(Status::ok), std::memory_order_release);
+  state_.store(failure != 0 ? failure : static_cast<uint32_t>(Status::ok));
+  if (waiting_ == 0) return;  // who begins to wait after this sees the state
   syscall(SYS_futex, reinterpret_cast<uint32_t*>(&state_), FUTEX_WAKE_PRIVATE, INT_MAX, nullptr, nullptr, 0);
 }
 
@@ -134,7 +143,10 @@ void Worker::declare(uint32_t tensor, const std::vector<PartRef>& parts,
   if (plan && !node_) throw std::logic_error("a plan for a node that the worker has not joined");
   Tensor& entry = tensors_[tensor];
   if (entry.is_in_flight()) throw std::logic_error("tensor " + std::to_string(tensor) + " is in flight");
-  entry.by_lane = std::move(by_lane);
+  entry.by_lane.clear();
+  for (auto& lane : by_lane)
+    entry.by_lane.push_back(lane.empty() ? nullptr
+                                         : std::make_shared<const std::vector<PartRef>>(std::move(lane)));
   entry.plan = std::move(plan);
   entry.partitions = static_cast<uint32_t>(parts.size());
   entry.declared = true;
@@ -165,12 +177,12 @@ std::shared_ptr<Transfer> Worker::submit(uint32_t tensor, const std::byte* sourc
   }
   for (size_t i = 0; i < lanes_.size(); ++i) {
     const auto& parts = entry.by_lane[i];
-    if (parts.empty()) continue;
-    // The lane gets its own copy of the list: the tensor may be forgotten while the task is on its way.
+    if (!parts) continue;
+    // The lane shares the list: the tensor may be forgotten while the task is on its way.
     auto begin = [lane = lanes_[i].get(), transfer = entry.last, parts, plan = entry.plan] {
-      lane->begin(transfer, parts, plan);
+      lane->begin(transfer, *parts, plan);
     };
-    lanes_[i]->post(std::move(begin), entry.plan ? 0 : smallest(parts));
+    lanes_[i]->post(std::move(begin), entry.plan ? 0 : smallest(*parts));
   }
   return entry.last;
 }

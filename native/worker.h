@@ -48,10 +48,13 @@ class Transfer {
   void resolve(Status status, uint32_t peer);
 
  private:
+  Wake sleep(double timeout_s) const;
+
   std::atomic<uint32_t> unresolved_;
   std::atomic<uint32_t> failure_{0};
   std::atomic<uint32_t> peer_{0};
-  std::atomic<uint32_t> state_{0};  // a Status; also the futex word
+  std::atomic<uint32_t> state_{0};            // a Status; also the futex word
+  mutable std::atomic<uint32_t> waiting_{0};  // threads
 };
 
 struct PartRef {
@@ -118,7 +121,7 @@ class Worker {
 
  private:
   struct Tensor {
-    std::vector<std::vector<PartRef>> by_lane;
+    std::vector<std::shared_ptr<const std::vector<PartRef>>> by_lane;  // null: none there
     std::shared_ptr<const NodePlan> plan;
     uint32_t partitions = 0;
     uint32_t round = 0;

@@ -46,6 +46,8 @@ class Handle:
         spec: what was declared about it.
     """
 
+    __slots__ = ("_memory", "_session", "_since_s", "_transfer", "name", "spec")
+
     def __init__(
         self,
         session: Owner,

@@ -1,4 +1,4 @@
-"""Which server sums which partition: by bytes, whole batches at once, largest first.
+"""Which server sums which partition: by bytes, whole batches at once, largest first, small ones beside them.
 
 Placing by load keeps the busiest server within 2 % of the mean, where placing by hash of the name does not.
 The rule that a partition is at most 1/200 of a server's mean bytes makes this possible for small models.
@@ -15,6 +15,9 @@ from byteps.wire import Part
 
 _GOLDEN_RATIO = 0.6180339887
 """Its multiples spread evenly."""
+
+_SMALL = 16
+"""Pieces of which so many make a partition, or more, are small."""
 
 PARTITIONS_PER_SERVER = 200
 """A server holds at least about this many partitions: the few in flight are then a small part of a step."""
@@ -138,7 +141,7 @@ class Placer:
             for index, nbytes in enumerate(sizes)
             for begin in range(0, nbytes, size)
         ]
-        places = self._choose(cuts)
+        places = self._choose_all(cuts, size)
         parts: list[list[Part]] = [[] for _ in sizes]
         for (nbytes, tensor), (server, lane) in zip(cuts, places, strict=True):
             parts[tensor].append(Part(server, lane, nbytes))
@@ -148,6 +151,35 @@ class Placer:
         """Give back what a forgotten tensor took."""
         for part in parts:
             self._loads[part.server][part.lane] -= part.nbytes
+
+    def _choose_all(self, pieces: Sequence[tuple[int, int]], size: int) -> list[tuple[int, int]]:
+        """(server, lane) for each piece (bytes, tensor), of at most ``size`` bytes.
+
+        Small ones go where the piece before them does: what a model needs at the same time then comes in one
+        message, and waits for one server. Their bytes do not matter, as long as there are not too many.
+        """
+        large = [index for index, (nbytes, _) in enumerate(pieces) if nbytes * _SMALL > size]
+        places = dict(zip(large, self._choose([pieces[index] for index in large]), strict=True))
+        whole = sum(self.loads) + sum(nbytes for nbytes, _ in pieces if nbytes * _SMALL <= size)
+        before = None
+        for index, piece in enumerate(pieces):
+            if index not in places:
+                places[index] = self._beside(before, piece[0], whole, size) or self._choose([piece])[0]
+            before = places[index]
+        return [places[index] for index in range(len(pieces))]
+
+    def _beside(
+        self, before: tuple[int, int] | None, nbytes: int, whole: int, size: int
+    ) -> tuple[int, int] | None:
+        """Take the same place as the piece before, unless its server has a partition more than its share."""
+        if before is None:
+            return None
+        server, lane = before
+        share = whole * self._weights[server] / sum(self._weights)
+        if sum(self._loads[server]) + nbytes > share + size:
+            return None
+        self._loads[server][lane] += nbytes
+        return before
 
     def _choose(self, pieces: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
         """(server, lane) for each piece (bytes, tensor); larger ones choose first, equal ones in their order.

@@ -106,6 +106,21 @@ def test_tensors_of_one_shape_begin_with_different_servers() -> None:
     assert all(count == 2 for parts in placed for count in Counter(part.server for part in parts).values())
 
 
+def test_small_tensors_go_where_the_tensor_before_them_does() -> None:
+    sizes = [nbytes for _ in range(400) for nbytes in (MIB, 256, 256)]
+    placed = Placer(4, 2, 128 * 1024).place(sizes)
+    for matrix, scale, bias in zip(placed[::3], placed[1::3], placed[2::3], strict=True):
+        assert {(part.server, part.lane) for part in (matrix[-1], *scale, *bias)} == {
+            (matrix[-1].server, matrix[-1].lane)
+        }
+
+
+def test_many_small_tensors_are_spread() -> None:
+    placer = Placer(4, 1, MIB)
+    placer.place([256] * 100_000)
+    assert max(placer.loads) <= 1.02 * sum(placer.loads) / 4
+
+
 def test_weights_set_the_shares() -> None:
     weights = mixed_weights(4, 2)
     placer = Placer(6, 1, 4 * MIB, weights)

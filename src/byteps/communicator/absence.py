@@ -77,6 +77,8 @@ class Absence:
             before = self._submitted.get(spec.name)
             now = Submitted(spec, 1 if before is None else before.times + 1)
             self._submitted[spec.name] = now
+            if not self._absent:
+                return
             absent = [] if self._events is not None else sorted(self._absent)
         for rank in absent:
             self._tell(rank, now)

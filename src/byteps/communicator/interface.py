@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Protocol
+
+import msgspec
 
 from byteps.errors import BytePSError
 from byteps.wire import Message, Retract, TensorSpec
@@ -13,8 +14,7 @@ OK, LINK_LOST, DEPARTED, RETRACTED, CLOSED = 1, 2, 3, 4, 5
 """How a round ended: the numbers of the native core."""
 
 
-@dataclass(frozen=True, slots=True)
-class Buffer:
+class Buffer(msgspec.Struct, frozen=True):
     """Memory of a tensor.
 
     Attributes:
@@ -108,6 +108,6 @@ class Communicator(Protocol):
 def check_sizes(spec: TensorSpec, source: Buffer | None, destination: Buffer | None) -> None:
     """Refuse memory that does not fit the declared tensor: native code would run over its end."""
     nbytes = spec.nbytes
-    for buffer in (source, destination):
+    for buffer in (source,) if source is destination else (source, destination):
         if buffer is not None and buffer.nbytes != nbytes:
             raise BytePSError(f"tensor {spec.name!r} has {nbytes} bytes, but the buffer has {buffer.nbytes}")

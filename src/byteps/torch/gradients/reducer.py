@@ -165,8 +165,9 @@ class GradientReducer:
                 self.discard()
                 raise RuntimeError(fault)
         for slot in self._slots:
-            if slot.flight is None and slot.parameter.requires_grad and slot.parameter.grad is not None:
-                self._send(slot)
+            parameter = slot.parameter
+            if slot.flight is None and parameter.requires_grad and parameter.grad is not None:
+                self._send(slot, parameter.grad)
         for slot in self._usage.lacking(self._slots):
             slot.parameter.grad = torch.zeros_like(slot.parameter)
             self._submit(slot, slot.parameter.grad, contribute=False)
@@ -227,18 +228,16 @@ class GradientReducer:
         slot.gradient = weakref.ref(gradient)
         if slot.eager and slot.count == slot.expected:
             self.watch.fired(self._parameters)
-            self._send(slot)
+            self._send(slot, gradient)
         else:
             self.watch.begin()
 
-    def _send(self, slot: Slot) -> None:
+    def _send(self, slot: Slot, gradient: Tensor) -> None:
         # Hooks run without gradient mode but for create_graph=True. Entering no_grad takes long for a hook.
         if torch.is_grad_enabled():
             with torch.no_grad():
-                self._send(slot)
+                self._send(slot, gradient)
             return
-        gradient = slot.parameter.grad
-        assert gradient is not None
         if gradient.layout != torch.strided and self._exchange.sparse_as_dense:
             gradient = slot.parameter.grad = gradient.to_dense()
         self._submit(slot, gradient, contribute=True)
