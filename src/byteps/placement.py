@@ -155,31 +155,28 @@ class Placer:
     def _choose_all(self, pieces: Sequence[tuple[int, int]], size: int) -> list[tuple[int, int]]:
         """(server, lane) for each piece (bytes, tensor), of at most ``size`` bytes.
 
-        Small ones go where the piece before them does: what a model needs at the same time then comes in one
-        message, and waits for one server. Their bytes do not matter, as long as there are not too many.
+        Small ones go where the last large one before them does: what a model needs at the same time then
+        comes in one message, and waits for one server. Where there is none, they are spread like large ones.
         """
         large = [index for index, (nbytes, _) in enumerate(pieces) if nbytes * _SMALL > size]
         places = dict(zip(large, self._choose([pieces[index] for index in large]), strict=True))
         whole = sum(self.loads) + sum(nbytes for nbytes, _ in pieces if nbytes * _SMALL <= size)
-        before = None
-        for index, piece in enumerate(pieces):
-            if index not in places:
-                places[index] = self._beside(before, piece[0], whole, size) or self._choose([piece])[0]
-            before = places[index]
+        last, rest = None, []
+        for index, (nbytes, _) in enumerate(pieces):
+            if index in places:
+                last = places[index]
+            elif last is not None and self._has_room(last[0], nbytes, whole, size):
+                places[index] = last
+                self._loads[last[0]][last[1]] += nbytes
+            else:
+                rest.append(index)
+        places.update(zip(rest, self._choose([pieces[index] for index in rest]), strict=True))
         return [places[index] for index in range(len(pieces))]
 
-    def _beside(
-        self, before: tuple[int, int] | None, nbytes: int, whole: int, size: int
-    ) -> tuple[int, int] | None:
-        """Take the same place as the piece before, unless its server has a partition more than its share."""
-        if before is None:
-            return None
-        server, lane = before
+    def _has_room(self, server: int, nbytes: int, whole: int, size: int) -> bool:
+        """Whether a server gets at most a partition more than its share of the whole."""
         share = whole * self._weights[server] / sum(self._weights)
-        if sum(self._loads[server]) + nbytes > share + size:
-            return None
-        self._loads[server][lane] += nbytes
-        return before
+        return sum(self._loads[server]) + nbytes <= share + size
 
     def _choose(self, pieces: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
         """(server, lane) for each piece (bytes, tensor); larger ones choose first, equal ones in their order.

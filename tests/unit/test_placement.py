@@ -115,10 +115,16 @@ def test_small_tensors_go_where_the_tensor_before_them_does() -> None:
         }
 
 
-def test_many_small_tensors_are_spread() -> None:
+@pytest.mark.parametrize("first", [[], [MIB]])
+def test_many_small_tensors_are_spread(first: list[int]) -> None:
     placer = Placer(4, 1, MIB)
-    placer.place([256] * 100_000)
+    placer.place([*first, *[256] * 100_000])
     assert max(placer.loads) <= 1.02 * sum(placer.loads) / 4
+
+
+def test_a_few_small_tensors_by_themselves_are_dealt_out() -> None:
+    placed = Placer(3, 1, MIB).place([4] * 6)
+    assert Counter(part.server for (part,) in placed) == {0: 2, 1: 2, 2: 2}
 
 
 def test_weights_set_the_shares() -> None:
