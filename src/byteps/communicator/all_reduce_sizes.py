@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 
 DEPTH = 3
-"""Collectives that the credit holds at least."""
+"""Collectives that the credit holds, but for a part of one."""
 LATENCY_SHARE = 1.5
 """Credit over rate times latency. A rate measured with too little in flight grows by this each time."""
 LONGEST_S = 0.008
@@ -22,6 +22,8 @@ LEAST_BYTES, MOST_BYTES = 128 << 10, 16 << 20
 """Smaller ones spend more than a twentieth of a link's bytes on headers and acknowledgements (four ranks)."""
 LEAST_COST_S = 0.001
 """What a collective costs each rank at least: CPU time of threads and messages, however short the network."""
+_LESS = 4
+"""The credit is less by this part of a size: of tensors that are cut, one part less is in the way of others."""
 _GRANULE_BYTES = 4 << 10
 _WINDOW_S = 0.02
 _CREDITS = 4
@@ -79,7 +81,7 @@ class Sizes:
         if self._fixed_credit_bytes:
             return self._fixed_credit_bytes
         size = self.collective_bytes
-        return max(DEPTH * size, round(LATENCY_SHARE * self.rate * self.latency_s) + size)
+        return max(DEPTH * size - size // _LESS, round(LATENCY_SHARE * self.rate * self.latency_s) + size)
 
     def moved(self, nbytes: int, now_s: float, more: bool) -> bool:
         """A collective is over.
