@@ -20,10 +20,10 @@ FIRST_BYTES = 256 << 10
 """Size of collectives until a rate has been measured."""
 LEAST_BYTES, MOST_BYTES = 128 << 10, 16 << 20
 """Smaller ones spend more than a twentieth of a link's bytes on headers and acknowledgements (four ranks)."""
-LEAST_COST_S = 0.001
+LEAST_COST_S = 0.0007
 """What a collective costs each rank at least: CPU time of threads and messages, however short the network."""
 _LESS = 4
-"""The credit is less by this part of a size: of tensors that are cut, one part less is in the way of others."""
+"""The credit is less by this part of a size: of tensors that are cut, one part less is in flight."""
 _GRANULE_BYTES = 4 << 10
 _WINDOW_S = 0.02
 _CREDITS = 4
