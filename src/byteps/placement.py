@@ -156,27 +156,24 @@ class Placer:
         """(server, lane) for each piece (bytes, tensor), of at most ``size`` bytes.
 
         Small ones go where the last large one before them does: what a model needs at the same time then
-        comes in one message, and waits for one server. Where there is none, they are spread like large ones.
+        comes in one message, and waits for one server. Where there is none, or its server would get more than
+        a partition above its share, they are spread like large ones.
         """
         large = [index for index, (nbytes, _) in enumerate(pieces) if nbytes * _SMALL > size]
         places = dict(zip(large, self._choose([pieces[index] for index in large]), strict=True))
         whole = sum(self.loads) + sum(nbytes for nbytes, _ in pieces if nbytes * _SMALL <= size)
+        most = [whole * weight / sum(self._weights) + size for weight in self._weights]
         last, rest = None, []
         for index, (nbytes, _) in enumerate(pieces):
             if index in places:
                 last = places[index]
-            elif last is not None and self._has_room(last[0], nbytes, whole, size):
+            elif last is not None and sum(self._loads[last[0]]) + nbytes <= most[last[0]]:
                 places[index] = last
                 self._loads[last[0]][last[1]] += nbytes
             else:
                 rest.append(index)
         places.update(zip(rest, self._choose([pieces[index] for index in rest]), strict=True))
         return [places[index] for index in range(len(pieces))]
-
-    def _has_room(self, server: int, nbytes: int, whole: int, size: int) -> bool:
-        """Whether a server gets at most a partition more than its share of the whole."""
-        share = whole * self._weights[server] / sum(self._weights)
-        return sum(self._loads[server]) + nbytes <= share + size
 
     def _choose(self, pieces: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
         """(server, lane) for each piece (bytes, tensor); larger ones choose first, equal ones in their order.

@@ -256,8 +256,7 @@ class Rings:
 
     def _sizes(self, profile: Profile, cluster: Cluster, path: DataPath) -> Sizes:
         """What byteps would choose, once it has measured what the links are."""
-        fixed = path.partition_bytes if path.credit_bytes else 0
-        sizes = Sizes(fixed, path.credit_bytes)
+        sizes = Sizes(fixed_credit_bytes=path.credit_bytes)
         sizes.step_bytes, sizes.rate = profile.nbytes, self._rate(cluster)
         sizes.latency_s = _rounds(cluster) * (path.overhead_s + cluster.latency_s)
         return sizes
