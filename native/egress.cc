@@ -8,10 +8,10 @@ namespace byteps {
 namespace {
 
 constexpr double kChunkSeconds = 1.5e-3;
-constexpr double kBudgetSeconds = 2e-3;
+constexpr double kBudgetSeconds = 1e-3;
 constexpr double kWindowSeconds = 5e-3;  // long enough that one late wake-up does not look like a slow link
 constexpr double kNewWeight = 0.3;       // of a new measurement in the moving average
-constexpr size_t kMinBudgetBytes = 32 * 1024;
+constexpr size_t kMinBudgetBytes = 16 * 1024;
 constexpr size_t kMaxBudgetBytes = 4 * 1024 * 1024;
 constexpr size_t kMinLowWaterBytes = 4 * 1024;
 constexpr size_t kMaxLowWaterBytes = 256 * 1024;

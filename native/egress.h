@@ -17,7 +17,7 @@ class Egress {
   // Bytes per frame: 1.5 ms of the measured rate, in whole cells, unless somebody says.
   size_t chunk_bytes() const { return fixed_chunk_bytes_ != 0 ? fixed_chunk_bytes_ : chunk_bytes_; }
   void set_chunk(uint64_t bytes);  // rounded to whole cells; 0: by the measured rate
-  // Bytes in this host over all links: 2 ms of the measured rate, not counting the last chunk.
+  // Bytes in this host over all links: 1 ms of the measured rate, not counting the last chunk.
   size_t budget_bytes() const { return budget_bytes_; }
   // Where links hold bytes back, one with fewer in this host than this may have more, so that none idles.
   size_t low_water_bytes(size_t links) const;

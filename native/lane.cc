@@ -9,9 +9,9 @@ namespace byteps {
 namespace {
 
 constexpr size_t kReadBytes = 1024 * 1024;  // per peer and wake-up, so that sending gets its turn
-constexpr int64_t kMaxWaitMs = 60'000;
-constexpr int kDepartureMs = 1;             // half of what may be in the host
-constexpr size_t kFlushBytes = 512 * 1024;  // queued for one peer before a system call is due
+constexpr std::chrono::minutes kMaxWait{1};
+constexpr std::chrono::microseconds kDeparture{500};  // half of what may be in the host
+constexpr size_t kFlushBytes = 512 * 1024;            // queued for one peer before a system call is due
 
 Clock::duration duration(double seconds) {
   return std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
@@ -79,17 +79,18 @@ bool Lane::turn(bool may_wait) {
   if (stop_by_ && (drained() || now >= *stop_by_)) return false;
   if (now >= next_beat_) beat(now);
   // What the budget stopped is looked at again soon.
-  loop_.run_once(may_wait ? timeout_ms(more, wanted) : 0, more ? 0 : scheduler_.room_bytes());
+  const auto longest = may_wait ? longest_wait(more, wanted) : std::chrono::microseconds::zero();
+  loop_.run_once(longest, more ? 0 : scheduler_.room_bytes());
   return true;
 }
 
 // Nothing tells that bytes have left the host's queue, so that is looked for.
-int Lane::timeout_ms(bool more, Clock::time_point wanted) const {
-  if (more) return pending_bytes() < egress_.budget_bytes() ? 0 : kDepartureMs;
-  const auto now = Clock::now();
+std::chrono::microseconds Lane::longest_wait(bool more, Clock::time_point wanted) const {
+  using std::chrono::microseconds;
+  if (more) return pending_bytes() < egress_.budget_bytes() ? microseconds::zero() : kDeparture;
   const auto due = std::min(stop_by_ ? std::min(*stop_by_, next_beat_) : next_beat_, wanted);
-  const auto left = std::chrono::ceil<std::chrono::milliseconds>(due - now).count();
-  return static_cast<int>(std::clamp<int64_t>(left, 0, kMaxWaitMs));
+  const auto left = std::chrono::ceil<microseconds>(due - Clock::now());
+  return std::clamp<microseconds>(left, microseconds::zero(), kMaxWait);
 }
 
 bool Lane::drained() const {

@@ -143,7 +143,7 @@ class Lane {
   void lose(Peer& peer);
   void beat(Clock::time_point now);
   void lose_silent_peers();
-  int timeout_ms(bool more, Clock::time_point wanted) const;
+  std::chrono::microseconds longest_wait(bool more, Clock::time_point wanted) const;
   bool drained() const;
 
   Loop loop_;

@@ -2,11 +2,14 @@
 
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <array>
 #include <cerrno>
 #include <cstring>
+#include <ctime>
+#include <span>
 #include <stdexcept>
 #include <string>
 
@@ -23,6 +26,19 @@ void control(int epoll_fd, int operation, int fd, uint32_t events, uintptr_t dat
   if (epoll_ctl(epoll_fd, operation, fd, &event) != 0 && operation != EPOLL_CTL_DEL) {
     throw std::runtime_error(std::string("epoll_ctl failed: ") + std::strerror(errno));
   }
+}
+
+// Kernels before 5.11, and some containers, know whole milliseconds only.
+int wait_for(int epoll_fd, std::span<epoll_event> events, std::chrono::microseconds longest) {
+  const int most = static_cast<int>(events.size());
+#ifdef SYS_epoll_pwait2
+  const auto whole = std::chrono::floor<std::chrono::seconds>(longest);
+  const timespec timeout{whole.count(), std::chrono::nanoseconds(longest - whole).count()};
+  const long count = syscall(SYS_epoll_pwait2, epoll_fd, events.data(), most, &timeout, nullptr, 0);
+  if (count >= 0 || errno == EINTR) return static_cast<int>(count);
+#endif
+  const auto rounded = std::chrono::ceil<std::chrono::milliseconds>(longest);
+  return epoll_wait(epoll_fd, events.data(), most, static_cast<int>(rounded.count()));
 }
 
 uintptr_t address(Loop::Watcher& watcher) { return reinterpret_cast<uintptr_t>(&watcher); }
@@ -76,10 +92,9 @@ void Loop::watch_writes(Link& link, Watcher& watcher, bool on) {
           address(watcher) | kWriteTag);
 }
 
-void Loop::run_once(int timeout_ms, uint64_t room) {
+void Loop::run_once(std::chrono::microseconds longest, uint64_t room) {
   std::array<epoll_event, 64> events;
-  const int longest_ms = falls_asleep(room) ? timeout_ms : 0;
-  const int count = epoll_wait(epoll_fd_, events.data(), static_cast<int>(events.size()), longest_ms);
+  const int count = wait_for(epoll_fd_, events, falls_asleep(room) ? longest : longest.zero());
   for (const auto& task : wake_up()) task();  // first: what has come may answer them
   for (int i = 0; i < count; ++i) {
     const uintptr_t data = events[static_cast<size_t>(i)].data.u64;

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <mutex>
@@ -39,8 +40,8 @@ class Loop {
   void watch(Link& link, Watcher& watcher);
   void unwatch(Link& link);
   void watch_writes(Link& link, Watcher& watcher, bool on);
-  // One wait (-1: without end), and what it was for. `room`: what tasks may need that are to end the wait.
-  void run_once(int timeout_ms, uint64_t room = UINT64_MAX);
+  // One wait, and what it was for. `room`: what tasks may need that are to end the wait.
+  void run_once(std::chrono::microseconds longest, uint64_t room = UINT64_MAX);
 
  private:
   bool falls_asleep(uint64_t room);

@@ -124,7 +124,7 @@ class DataPath:
     overhead_s: float = 10e-6
     collective_s: float = LEAST_COST_S
     chunk_s: float = 1.5e-3
-    lag_s: float = 2e-3
+    lag_s: float = 1e-3
     least_chunk_bytes: int = CELL_BYTES
     most_chunk_bytes: int = 512 << 10
     slack_s: float = 5e-3

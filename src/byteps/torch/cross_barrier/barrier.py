@@ -5,7 +5,8 @@ one waits for its gradient; then all updates whose gradients have arrived by now
 optimizer's step costs nearly the same for eight parameters as for one.
 
 Updates are done by the thread that reads. A batch is looked for among the parameters that come after the one
-that was read, in the order in which they were sent, up to the first that has not arrived.
+that was read, in the order in which they were sent, up to the first that has not arrived. Whoever has to wait
+does other updates meanwhile, a few at a time: they would come later, when nothing is waited for.
 """
 
 from __future__ import annotations
@@ -24,6 +25,10 @@ from byteps.torch.dependency_proxy.unread import Unread, notice
 from byteps.torch.gradients.reducer import GradientReducer
 from byteps.torch.gradients.slots import Slot
 from byteps.torch.partial_steps.views import Group, culprit, snapshot, update
+
+_MEANWHILE, _MEANWHILE_ELEMENTS = 16, 2**20
+"""Updates of so many parameters, and about so many elements, are done at a time by who waits for another: in
+some tenths of a millisecond."""
 
 _log = logging.getLogger("byteps.torch")
 
@@ -136,9 +141,12 @@ class Barrier:
     def wait_for(self, unread: Unread) -> None:
         """See ``Owner``. What else has arrived is updated too. Raises as ``finish``."""
         with self._lock:
-            if unread.flight is not None:  # else another thread was faster
-                unread.flight.pending.transfer.wait()
-                self._apply([unread, *self._arrived_after(unread.position)])
+            if unread.flight is None:  # another thread was faster
+                return
+            while not unread.flight.pending.transfer.poll() and (some := self._some_arrived(unread.position)):
+                self._apply(some)
+            unread.flight.pending.transfer.wait()
+            self._apply([unread, *self._arrived_after(unread.position)])
 
     def _update_rest(self, groups: dict[int, Group]) -> None:
         """Update what has a gradient that is not reduced, as frozen parameters may."""
@@ -156,6 +164,18 @@ class Barrier:
                 if not unread.flight.pending.transfer.poll():
                     return
                 yield unread
+
+    def _some_arrived(self, position: int) -> list[Unread]:
+        """Some of what was sent after one parameter and is here, whatever is missing between."""
+        some: list[Unread] = []
+        elements = 0
+        for unread in self._round[position + 1 :]:
+            if len(some) == _MEANWHILE or elements >= _MEANWHILE_ELEMENTS:
+                break
+            if unread.flight is not None and unread.flight.pending.transfer.poll():
+                some.append(unread)
+                elements += unread.slot.parameter.numel()
+        return some
 
     def _apply(self, batch: Sequence[Unread]) -> None:
         """Wait for the gradients of some parameters and do the updates."""
