@@ -2,8 +2,8 @@
 
 Links are as fast as the machine, with one worker and server and with two of each, or have 200 Mbit/s, and
 50 ms to the other end and back. One job for each number of connections, by turns, and one that is left to
-choose (``default``). ``first`` is a job's first exchange, over links that have not been used yet; ``stream`` is
-the median of the later ones. Exchanges in which the default may go over to more connections do not count.
+choose (``default``). ``first`` is a job's first exchange, over links that have not been used yet; ``stream``
+is the median of the later ones. Exchanges in which the default may go over to more connections do not count.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from benchmarks.common import Row, Table, report
 from benchmarks.distance import DistantHosts
 from benchmarks.jobs import Job
 from benchmarks.starting import Starter
+from byteps.communicator.changes import AHEAD
 
 COUNTS = (1, 2, 3, 4, 6, 8)
 DEFAULT = 0
@@ -75,8 +76,8 @@ def places() -> dict[str, Place]:
     """What can be chosen."""
     pair, four, distant = Cluster(2, ""), Cluster(4, ""), DistantHosts(2, RATE, ROUND_TRIP_S)
     return {
-        "pair": Place("as fast as can be, 1 worker, 1 server", pair, 4, 64 << 20, 5),
-        "four": Place("as fast as can be, 2 workers, 2 servers", four, 4, 64 << 20, 5),
+        "pair": Place("as fast as can be, 1 worker, 1 server", pair, 4, 64 << 20, 11),
+        "four": Place("as fast as can be, 2 workers, 2 servers", four, 4, 64 << 20, 11),
         "distant": Place(f"{RATE}, 50 ms, 1 worker, 1 server", distant, 2, 16 << 20, 5),
     }
 
@@ -99,13 +100,14 @@ def measure(place: Place, counts: Sequence[int]) -> dict[int, Found]:
 def choose(place: Place, job: Job, may_choose: bool) -> Found:
     """A job's first exchange, and those in which it may go over to more connections."""
     first, before = exchange(place, job, FIRST_LEAD_S)
-    used, chosen_after = before, 0
+    found = Found([first], before, 0)
     for number in range(1, CHOOSING if may_choose else 1):
         _, used = exchange(place, job)
-        if used != before:
-            chosen_after = number
+        if found.chosen_after and number >= found.chosen_after:
             break
-    return Found([first], used, chosen_after)
+        if used != found.connections:
+            found = Found([first], used, number + AHEAD)
+    return found
 
 
 def exchange(place: Place, job: Job, lead_s: float = LEAD_S) -> tuple[float, int]:
