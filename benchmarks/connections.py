@@ -1,8 +1,9 @@
 """How many connections does TCP need between a worker and a server? Each is on a host of its own; push_pull.
 
 Links are as fast as the machine, with one worker and server and with two of each, or have 200 Mbit/s, and
-50 ms to the other end and back. One job for each number of connections, by turns. ``first`` is a job's first
-exchange, over links that have not been used yet; ``stream`` is the median of the later ones.
+50 ms to the other end and back. One job for each number of connections, by turns, and one that is left to
+choose (``default``). ``first`` is a job's first exchange, over links that have not been used yet; ``stream``
+is the median of the later ones. Exchanges in which the default may go over to more connections do not count.
 """
 
 from __future__ import annotations
@@ -18,10 +19,12 @@ from benchmarks.common import Row, Table, report
 from benchmarks.distance import DistantHosts
 from benchmarks.jobs import Job
 from benchmarks.starting import Starter
-from byteps.config import Config
-from byteps.worker import settings_of
+from byteps.communicator.changes import AHEAD
 
 COUNTS = (1, 2, 3, 4, 6, 8)
+DEFAULT = 0
+# So many exchanges the default gets to go over to more connections.
+CHOOSING = 24
 RATE = "200mbit"
 ROUND_TRIP_S = 0.05
 # The default's part of the best.
@@ -49,36 +52,74 @@ class Place:
     turns: int
 
 
+@dataclass(frozen=True)
+class Found:
+    """What one job did.
+
+    Args:
+        rates: Bytes per second and direction of the exchanges that count.
+        connections: How many it used in the end, each worker to each server.
+        chosen_after: Exchanges before it did; 0: it did from the start.
+    """
+
+    rates: list[float]
+    connections: int
+    chosen_after: int
+
+    @property
+    def stream(self) -> float:
+        """Bytes per second over links that have been used."""
+        return statistics.median(self.rates[1:])
+
+
 def places() -> dict[str, Place]:
     """What can be chosen."""
     pair, four, distant = Cluster(2, ""), Cluster(4, ""), DistantHosts(2, RATE, ROUND_TRIP_S)
     return {
-        "pair": Place("as fast as can be, 1 worker, 1 server", pair, 4, 64 << 20, 5),
-        "four": Place("as fast as can be, 2 workers, 2 servers", four, 4, 64 << 20, 5),
+        "pair": Place("as fast as can be, 1 worker, 1 server", pair, 4, 64 << 20, 11),
+        "four": Place("as fast as can be, 2 workers, 2 servers", four, 4, 64 << 20, 11),
         "distant": Place(f"{RATE}, 50 ms, 1 worker, 1 server", distant, 2, 16 << 20, 5),
     }
 
 
-def rates(place: Place, counts: Sequence[int]) -> dict[int, list[float]]:
-    """Bytes per second of each exchange and direction, by number of connections."""
+def measure(place: Place, counts: Sequence[int]) -> dict[int, Found]:
+    """What each job does, by its setting of ``connections``."""
     with place.hosts as hosts:
         half = hosts.hosts // 2
         starter = Starter(hosts, range(half), range(half, hosts.hosts))
         jobs = {count: start(starter, count) for count in counts}
-        found: dict[int, list[float]] = {count: [] for count in counts}
-        for turn in range(1 + place.turns):
+        found = {count: choose(place, job, count == DEFAULT) for count, job in jobs.items()}
+        for _ in range(place.turns):
             for count, job in jobs.items():
-                begin_s = time.monotonic() + (LEAD_S if turn else FIRST_LEAD_S)
-                answers = job.ask(tensors=place.tensors, nbytes=place.nbytes, begin=begin_s)
-                took_s = max(answer["stream_s"] for answer in answers)
-                found[count].append(place.tensors * place.nbytes / took_s)
+                found[count].rates.append(exchange(place, job)[0])
         for job in jobs.values():
             job.close()
     return found
 
 
+def choose(place: Place, job: Job, may_choose: bool) -> Found:
+    """A job's first exchange, and those in which it may go over to more connections."""
+    first, before = exchange(place, job, FIRST_LEAD_S)
+    found = Found([first], before, 0)
+    for number in range(1, CHOOSING if may_choose else 1):
+        _, used = exchange(place, job)
+        if found.chosen_after and number >= found.chosen_after:
+            break
+        if used != found.connections:
+            found = Found([first], used, number + AHEAD)
+    return found
+
+
+def exchange(place: Place, job: Job, lead_s: float = LEAD_S) -> tuple[float, int]:
+    """Bytes per second and direction, and how many connections are used."""
+    begin_s = time.monotonic() + lead_s
+    answers = job.ask(tensors=place.tensors, nbytes=place.nbytes, begin=begin_s)
+    took_s = max(answer["stream_s"] for answer in answers)
+    return place.tensors * place.nbytes / took_s, min(answer["connections"] for answer in answers)
+
+
 def start(starter: Starter, count: int) -> Job:
-    """A job with so many connections between worker and server."""
+    """A job with that setting of ``connections``."""
     settings = {"BYTEPS_FORCE_DISTRIBUTED": "1", "BYTEPS_CONNECTIONS": str(count)}
     return starter.byteps("stream", "benchmarks.streaming", settings)
 
@@ -90,22 +131,21 @@ def main() -> None:
     parser.add_argument("--counts", type=int, nargs="+", default=COUNTS, help="of connections")
     parser.add_argument("--links", nargs="+", choices=tuple(places()), default=tuple(places()))
     arguments = parser.parse_args()
-    default = settings_of(Config()).lanes
-    counts = sorted({*arguments.counts, default})
+    counts = sorted({*arguments.counts, DEFAULT})
     rows: list[Row] = []
     lines: list[list[str | float]] = []
     for name in arguments.links:
         place = places()[name]
-        found = rates(place, counts)
-        streams = {count: statistics.median(each[1:]) for count, each in found.items()}
+        found = measure(place, counts)
         lines += [
-            [place.name, str(count), each[0] * 8e-6, streams[count] * 8e-6] for count, each in found.items()
+            [place.name, str(count or "default"), each.rates[0] * 8e-6, each.stream * 8e-6, each.connections]
+            for count, each in found.items()
         ]
-        best = max(streams.values())
-        rows.append(
-            Row(f"{place.name}, {default} (default) / best", streams[default] / best, SHARE, least=True)
-        )
-    table = Table(("links", "connections", "first Mbit/s", "stream Mbit/s"), lines)
+        default, best = found[DEFAULT], max(each.stream for each in found.values())
+        rows.append(Row(f"{place.name}, default / best", default.stream / best, SHARE, least=True))
+        if default.chosen_after:
+            rows.append(Row(f"{place.name}, exchanges before more are used", default.chosen_after))
+    table = Table(("links", "connections", "first Mbit/s", "stream Mbit/s", "used"), lines)
     report(
         "TCP with several connections, push_pull, each worker and direction",
         rows,

@@ -2,7 +2,8 @@
 
 Started by ``Starter.byteps``. A request says how many tensors of how many bytes to push and pull, the moment
 to begin (of the monotonic clock, which all processes of a machine share), and, if an urgent tensor is wanted,
-how long after that to submit it. The answer says how long each took.
+how long after that to submit it. The answer says how long each took, and over how many connections to each
+server tensors travel now.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ import torch
 
 import byteps.torch as bps
 from benchmarks.peers.answers import answer_requests, wait_until
+from byteps.adapters.current import current
+from byteps.communicator import ParameterServer
 
 URGENT_BYTES = 64 << 10
 
@@ -59,7 +62,12 @@ def exchange(
         answer["urgent_s"] = time.monotonic() - moment
     for handle in handles:
         bps.synchronize(handle)
-    return {**answer, "stream_s": time.monotonic() - request["begin"]}
+    answer["stream_s"] = time.monotonic() - request["begin"]
+    communicator = current().communicator
+    return {
+        **answer,
+        "connections": communicator.connections if isinstance(communicator, ParameterServer) else 0,
+    }
 
 
 if __name__ == "__main__":

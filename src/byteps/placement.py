@@ -70,6 +70,10 @@ class Unplaced:
         """No parts for any tensor."""
         return [[] for _ in sizes]
 
+    def spread(self, tensors: Sequence[Sequence[Part]], lanes: int) -> list[list[Part]]:
+        """As ``place``."""
+        return self.place([0] * len(tensors))
+
     def release(self, parts: Iterable[Part]) -> None:
         """Nothing was taken."""
 
@@ -152,6 +156,20 @@ class Placer:
         for part in parts:
             self._loads[part.server][part.lane] -= part.nbytes
 
+    def spread(self, tensors: Sequence[Sequence[Part]], lanes: int) -> list[list[Part]]:
+        """Have partitions, which stay at their servers, travel over more lanes.
+
+        Args:
+            tensors: The partitions of each tensor; they were released before.
+            lanes: How many there are from now on.
+        """
+        # What is not moved, such as broadcasts, says nothing of what will travel beside these.
+        self._loads = [_evenly(sum(load), lanes) for load in self._loads]
+        return [
+            [Part(part.server, self._take(part.server, part.nbytes), part.nbytes) for part in parts]
+            for parts in tensors
+        ]
+
     def _choose_all(self, pieces: Sequence[tuple[int, int]], size: int) -> list[tuple[int, int]]:
         """(server, lane) for each piece (bytes, tensor), of at most ``size`` bytes.
 
@@ -188,13 +206,17 @@ class Placer:
             heap = self._by_load(totals, first=int(tensor * _GOLDEN_RATIO * len(totals)))
             for index in group:
                 _, turn, server = heap[0]
-                lanes = self._loads[server]
-                lane = lanes.index(min(lanes))
-                lanes[lane] += pieces[index][0]
+                places[index] = (server, self._take(server, pieces[index][0]))
                 totals[server] += pieces[index][0]
                 heapq.heapreplace(heap, (totals[server] / self._weights[server], turn, server))
-                places[index] = (server, lane)
         return places
+
+    def _take(self, server: int, nbytes: int) -> int:
+        """The lane of a server with fewest bytes, which has these now."""
+        lanes = self._loads[server]
+        lane = lanes.index(min(lanes))
+        lanes[lane] += nbytes
+        return lane
 
     def _by_load(self, totals: Sequence[int], first: int) -> list[tuple[float, int, int]]:
         """A heap of servers, the least loaded on top; of equal ones ``first`` and those that follow it."""
@@ -206,3 +228,8 @@ class Placer:
         ]
         heapq.heapify(heap)
         return heap
+
+
+def _evenly(total: int, count: int) -> list[int]:
+    """A number as the sum of some that differ by at most 1."""
+    return [(total + index) // count for index in range(count)]

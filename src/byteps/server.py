@@ -35,7 +35,7 @@ from byteps.security import (
     warn_of_open_token,
 )
 from byteps.trace import Trace, open_trace
-from byteps.transport import Library, meet_worker
+from byteps.transport import Library, may_add_lanes, meet_worker
 from byteps.wire import (
     AskMissing,
     Departed,
@@ -314,4 +314,5 @@ def _join_message(config: Config, port: int) -> Join:
         port=port,
         pid=os.getpid(),
         weight=config.server_weight,
+        may_add_lanes=may_add_lanes(config),
     )

@@ -18,6 +18,8 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TypeVar
 
+import msgspec
+
 from byteps import _native
 from byteps.communicator import Communicator, Engine, ParameterServer
 from byteps.communicator.all_reduce import AllReduce
@@ -118,11 +120,13 @@ class _Cluster:
         config: Config,
         engines: tuple[Engine | None, NodeEngine | None],
         nodes: Sequence[int],
+        apart: bool,
     ) -> None:
         if uses_collectives(config):
             servers = 0
         self._config = config
         self._nodes = nodes
+        self._apart = apart
         self._engine, self._node_engine = engines[0] or InProcessGroup(size).join, engines[1]
         self._hub = _Hub()
         self._hub.drive(
@@ -132,13 +136,15 @@ class _Cluster:
                 join_timeout_s=config.join_timeout_s,
                 later=self._hub.later,
                 tune_folder=Path(config.tune_results) if config.tune_results else None,
+                connection_rate=config.connection_rate,
             )
         )
         self.failures: list[str] = []
         self.servers = [Server(config, self._server_ended) for _ in range(servers)]
         for server in self.servers:
             self._hub.connect(server.control)
-            server.control.notify(Join(role="server", incarnation="test", num_servers=servers))
+            join = Join(role="server", incarnation="test", num_servers=servers, may_add_lanes=apart)
+            server.control.notify(join)
 
     def _server_ended(self, reason: str | None) -> None:
         if reason is not None:
@@ -160,7 +166,10 @@ class _Cluster:
             entrance = self._entrance(config, rank)
             if entrance is not None:
                 stack.callback(entrance.close)
-            welcome = control.join(join_message(config, entrance), JOIN_TIMEOUT_S)
+            message = join_message(config, entrance)
+            if self._apart:
+                message = msgspec.structs.replace(message, address=f"host {rank}", may_add_lanes=True)
+            welcome = control.join(message, JOIN_TIMEOUT_S)
             trace = open_trace(config, "worker", welcome.rank, welcome.size)
             worker = start_data_plane(config, welcome, link, None, trace.capacity, entrance)
         communicator: Communicator
@@ -196,6 +205,7 @@ def cluster(
     engine: Engine | None = None,
     node_engine: NodeEngine | None = None,
     nodes: Sequence[int] = (),
+    apart: bool = False,
     **settings: object,
 ) -> Iterator[list[Session]]:
     """A job of ``size`` workers and some servers within this process.
@@ -207,12 +217,14 @@ def cluster(
         node_engine: makes the collectives by which the ranks of each of the ``nodes`` sum first.
         nodes: by rank, the node that it is to believe itself on; those of one node sum in shared memory
             first. Empty: each is on a node of its own.
+        apart: whether the coordinator is to believe that each rank has a host to itself, and spare lanes are
+            of use.
         settings: fields of ``Config``.
 
     Yields:
         One session per rank; they are shut down at the end.
     """
-    job = _Cluster(size, servers, Config(**settings), (engine, node_engine), nodes)  # type: ignore[arg-type]
+    job = _Cluster(size, servers, Config(**settings), (engine, node_engine), nodes, apart)  # type: ignore[arg-type]
     sessions: list[Session] = []
     try:
         with concurrent.futures.ThreadPoolExecutor(size) as pool:

@@ -17,7 +17,7 @@ from byteps.neighbours import Entrance, data_identity, meet_neighbours
 from byteps.network import advertised_address, connect, parse_address
 from byteps.scheduler import POLICIES
 from byteps.security import connect_steps, handshake, load_token
-from byteps.transport import Library, Meeting, meet_server
+from byteps.transport import Library, Meeting, may_add_lanes, meet_server
 from byteps.wire import JobSettings, Join, Knobs, TuningSettings, Welcome
 
 Linker = Callable[[int, int], _native.Link]
@@ -29,7 +29,7 @@ _log = logging.getLogger("byteps.worker")
 def settings_of(config: Config) -> JobSettings:
     """The settings that all workers of a job must share."""
     return JobSettings(
-        lanes=config.connections or 1,
+        lanes=config.connections,
         partition_bytes=config.partition_bytes or DEFAULT_PARTITION_BYTES,
         deterministic=config.deterministic,
         communicator="allreduce" if uses_collectives(config) else "parameter-server",
@@ -94,6 +94,7 @@ def join_message(config: Config, entrance: Entrance | None = None) -> Join:
         settings=settings_of(config),
         place="" if entrance is None else entrance.place,
         door="" if entrance is None else entrance.name,
+        may_add_lanes=may_add_lanes(config),
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from byteps.coordinator.machines import server_weights
+from byteps.coordinator.machines import server_weights, spare_lanes
 from byteps.placement import mixed_weights
 from byteps.wire import Join
 
@@ -72,3 +72,29 @@ def test_servers_without_a_number_get_the_share_of_the_number_that_they_are_give
         loads[part.server] += part.nbytes
     # Numbers: a 0, x 1, b 2. With two workers and one server of its own: 1/4, 1/4 and 1/2.
     assert [load / (4 << 20) for load in loads] == pytest.approx([0.25, 0.5, 0.25], rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("workers", "servers", "spare"),
+    [
+        ("abc", "xy", 1),
+        ("abc", "xx", 1),
+        ("aab", "xy", 0),
+        ("abc", "xa", 0),
+        (["a", ""], "x", 0),
+        ("a", "", 0),
+    ],
+    ids=["apart", "servers share", "workers share", "server beside a worker", "not told", "no servers"],
+)
+def test_a_lane_is_spare_where_each_worker_has_a_machine_to_itself(
+    workers: str, servers: str, spare: int
+) -> None:
+    able, unable = [
+        [
+            [msgspec.structs.replace(one, may_add_lanes=may) for one in at(role, *addresses)]
+            for role, addresses in (("worker", workers), ("server", servers))
+        ]
+        for may in (True, False)
+    ]
+    assert spare_lanes(*able) == spare
+    assert spare_lanes(able[0], unable[1]) == spare_lanes(unable[0], able[1]) == 0

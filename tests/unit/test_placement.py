@@ -193,3 +193,22 @@ def test_mixed_weights_without_colocated_servers_are_equal() -> None:
     assert mixed_weights(4, 2, 0) == [0.5, 0.5]
     with pytest.raises(ValueError, match="mixed_weights"):
         mixed_weights(4, 0, 0)
+
+
+def test_partitions_of_moved_tensors_share_the_lanes_whatever_stays() -> None:
+    """What a broadcast has left behind on the first lane does not push gradients off it."""
+    placer = Placer(2, 1, MIB)
+    placer.place([90 * MIB] * 2)
+    before = placer.place([40 * MIB + 5, 8, 50 * MIB])
+    placer.release(part for parts in before for part in parts)
+    after = placer.spread(before, 2)
+    assert [[(part.server, part.nbytes) for part in parts] for parts in after] == [
+        [(part.server, part.nbytes) for part in parts] for parts in before
+    ]
+    lanes = Counter[tuple[int, int]]()
+    for part in (part for parts in after for part in parts):
+        lanes[part.server, part.lane] += part.nbytes
+    assert len(lanes) == 4
+    assert max(lanes.values()) - min(lanes.values()) <= 2 * MIB
+    assert {part.lane for part in placer.place([20 * MIB])[0]} == {0, 1}
+    assert sum(placer.loads) == 180 * MIB + 90 * MIB + 13 + 20 * MIB

@@ -20,6 +20,8 @@ from byteps.wire import Agreed, Knobs, Message, Move, Proceed, Retune, Taken, Te
 LEADER = 0
 AHEAD = 3
 """Rounds from the last one begun to the first with the new settings."""
+_FIRST_WINDOW = 2
+"""Steps to the first report where sizes are not searched: only the link's rate is of interest."""
 
 
 class Tunable(Protocol):
@@ -77,8 +79,10 @@ class Changes:
     @classmethod
     def of(cls, welcome: Welcome, control: ControlClient, tunable: Tunable) -> Changes | None:
         """What a job wants; None if its settings stay as they are."""
-        tuning = welcome.settings.tuning
-        return None if tuning is None else cls(control, tunable, welcome.rank, tuning.window)
+        tuning, spare = welcome.settings.tuning, welcome.settings.spare_lanes
+        if tuning is None and not spare:
+            return None
+        return cls(control, tunable, welcome.rank, tuning.window if tuning else _FIRST_WINDOW)
 
     def begin(self, tensor: int, spec: TensorSpec) -> int:
         """A round of a tensor is about to begin. Returns the number that stands for it from now on."""

@@ -12,7 +12,7 @@ from byteps.communicator.changes import Changes
 from byteps.communicator.interface import LINK_LOST, Buffer, Transfer
 from byteps.communicator.names import Names
 from byteps.control import ControlClient
-from byteps.diagnostics import size
+from byteps.diagnostics import count, size
 from byteps.hierarchy import plan
 from byteps.trace import Trace
 from byteps.wire import (
@@ -42,7 +42,10 @@ class _Servers:
         self.node = next((node for node in welcome.nodes if welcome.rank in node), [])
         self._specs: dict[int, TensorSpec] = {}
         self.of: dict[int, tuple[int, ...]] = {}
-        self.credit_bytes = credit_bytes
+        self.credit_bytes = self._own_credit_bytes = credit_bytes
+        self._lanes = welcome.settings.lanes
+        self.lanes_used = self._lanes - welcome.settings.spare_lanes
+        self._share_credit()
         self.on_retract: Callable[[int], None] = lambda tensor: None
 
     def install(self, spec: TensorSpec, placement: Placement) -> None:
@@ -58,8 +61,8 @@ class _Servers:
 
     def set_knobs(self, knobs: Knobs) -> None:
         """See ``Tunable.set_knobs``."""
-        self.credit_bytes = knobs.credit_bytes
-        self._worker.set_credit(knobs.credit_bytes)
+        self.credit_bytes = knobs.credit_bytes or self._own_credit_bytes
+        self._share_credit()
         self._worker.set_chunk(knobs.chunk_bytes)
 
     def cost(self) -> tuple[float, float]:
@@ -78,10 +81,18 @@ class _Servers:
         self.on_retract(tensor)
 
     def _install(self, tensor: int, spec: TensorSpec, parts: list[tuple[int, int, int]]) -> None:
+        lanes = max((lane + 1 for _, lane, _ in parts), default=0)
+        if lanes > self.lanes_used:
+            self.lanes_used = lanes
+            self._share_credit()
         self._worker.declare(tensor, parts, self._plan(spec))
         self._trace.name_tensor(tensor, spec.name)
         self._specs[tensor] = spec
         self.of[tensor] = tuple(server for server, _, _ in parts)
+
+    def _share_credit(self) -> None:
+        """The lanes share what the worker gets evenly: the part of those that are not used yet is added."""
+        self._worker.set_credit(self.credit_bytes * self._lanes // self.lanes_used)
 
     def _plan(self, spec: TensorSpec) -> _NodePlan | None:
         """What native code is to know of the ranks that sum with this one first, if there are such."""
@@ -168,11 +179,17 @@ class ParameterServer(ByName):
         number = self._names.number(name)
         return () if number is None else self._servers.of[number]
 
+    @property
+    def connections(self) -> int:
+        """Over how many connections to each server tensors travel."""
+        return self._servers.lanes_used
+
     def traffic(self) -> str:
         """See ``Communicator.traffic``."""
         return (
             f"{size(self.worker.bytes_sent)} in {self.worker.frames_sent} frames sent, "
-            f"{size(self.worker.bytes_received)} received; credit {size(self._servers.credit_bytes)}"
+            f"{size(self.worker.bytes_received)} received; credit {size(self._servers.credit_bytes)} "
+            f"over {count(self.connections, 'connection')}"
         )
 
     def notice(self, message: Message) -> None:

@@ -197,8 +197,15 @@ class Config:
     )
     connections: int = _setting(
         0,
-        "Connections per worker and server, each with its own I/O thread at both ends; 0: automatic.",
+        "Connections per worker and server, each with its own I/O thread at both ends. 0: one; over TCP, "
+        "where each worker has a host to itself, a second once that is worth it (`connection_rate`).",
         high=64,
+    )
+    connection_rate: float = _setting(
+        1.5e9,
+        "With `connections` automatic: what one connection must be seen to move before a second one is used. "
+        "Read by the coordinator.",
+        unit="bytes per second",
     )
     scheduling: str = _setting(
         "priority",

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import enum
 import logging
+import math
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -23,7 +24,7 @@ from byteps.placement import Placer, Unplaced
 from byteps.tuning.records import default_folder
 from byteps.tuning.samplers import require_optuna
 from byteps.tuning.tuner import Try
-from byteps.wire import Departed, End, Join, JoinRefused, Leave, Lost, Message
+from byteps.wire import Departed, End, Join, JoinRefused, Knobs, Leave, Lost, Message
 
 _log = logging.getLogger(__name__)
 
@@ -57,6 +58,7 @@ class Coordinator:
         later: Runs the first function without holding up anybody, then the second with its result, and
             delivers what that returns.
         tune_folder: Where results of tuning are kept.
+        connection_rate: Bytes per second of rank 0's links from which spare lanes are used; infinite: never.
 
     Attributes:
         finished: Whether the job is over and nobody is left to be told anything.
@@ -72,6 +74,7 @@ class Coordinator:
         peer_timeout_s: float = 30.0,
         later: Later | None = None,
         tune_folder: Path | None = None,
+        connection_rate: float = math.inf,
     ) -> None:
         self.finished = False
         self.failure: str | None = None
@@ -87,6 +90,7 @@ class Coordinator:
         self._requests: Requests | None = None
         self._later = later
         self._tune_folder = tune_folder or default_folder()
+        self._connection_rate = connection_rate
 
     @property
     def deadline_s(self) -> float | None:
@@ -188,6 +192,9 @@ class Coordinator:
             tuning.start.partition_bytes if tuning else 0,
             self._members.nodes,
         )
+        if settings.spare_lanes:
+            start = tuning.start if tuning else Knobs()
+            self._requests.spread(settings.lanes, self._connection_rate, start)
         if tuning is not None and self._later is not None:
             self._requests.tune(tuning, self._members.num_servers, self._tune_folder, self._defer)
         for one in self._members:
@@ -204,7 +211,8 @@ class Coordinator:
         if not members.needs_servers:
             return Unplaced(settings.partition_bytes)
         joined = ([one.join for one in group] for group in (members.workers, members.servers))
-        return Placer(members.num_servers, settings.lanes, settings.partition_bytes, server_weights(*joined))
+        lanes = settings.lanes - settings.spare_lanes
+        return Placer(members.num_servers, lanes, settings.partition_bytes, server_weights(*joined))
 
     def _defer(self, work: Callable[[], Try], then: Callable[[Try], list[Outgoing]]) -> None:
         """Ask the tuner, elsewhere; what it wants comes back here, if the job still runs by then."""

@@ -1,4 +1,4 @@
-"""Which servers share their machine's link with workers, and what share of the bytes each server takes."""
+"""What follows from who shares a machine: each server's share of the bytes, and whether a lane is spare."""
 
 from __future__ import annotations
 
@@ -40,3 +40,19 @@ def server_weights(workers: Sequence[Join], servers: Sequence[Join]) -> list[flo
         *(len(colocated), len(with_workers), shares[0], len(dedicated), shares[-1]),
     )
     return [share[server.address] / machines[server.address] for server in servers]
+
+
+def spare_lanes(workers: Sequence[Join], servers: Sequence[Join]) -> int:
+    """How many lanes a job opens that carry nothing at first, where nobody says how many it is to have.
+
+    One where each worker has a machine to itself. Several on one machine have a thread each anyhow, and
+    beside servers of the same machine they share memory, which lanes do not make faster.
+
+    Args:
+        workers: What the workers said when they joined.
+        servers: The same of the servers.
+    """
+    machines = [worker.address for worker in workers]
+    alone = "" not in machines and len(set(machines)) == len(machines)
+    apart = alone and not {server.address for server in servers}.intersection(machines)
+    return int(bool(servers) and apart and all(one.may_add_lanes for one in (*workers, *servers)))

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
+import msgspec
+
+from byteps.coordinator.machines import spare_lanes
 from byteps.errors import JoinError
 from byteps.hierarchy import nodes_of
 from byteps.wire import JobSettings, Join, ServerAddress, Welcome
@@ -100,9 +103,11 @@ class Membership:
 
     @property
     def settings(self) -> JobSettings:
-        """What the workers agreed on; defaults if none of them told."""
-        told = next((one.join.settings for one in self if one.join.settings is not None), None)
-        return told or DEFAULT_SETTINGS
+        """What the workers agreed on, defaults if none of them told; and the lanes, if they are automatic."""
+        told = next((one.join.settings for one in self if one.join.settings is not None), DEFAULT_SETTINGS)
+        joined = ([one.join for one in group] for group in (self.workers, self.servers))
+        spare = 0 if told.lanes or self.nodes else spare_lanes(*joined)
+        return msgspec.structs.replace(told, lanes=told.lanes or 1 + spare, spare_lanes=spare)
 
     @property
     def nodes(self) -> list[list[int]]:

@@ -9,6 +9,7 @@ from byteps.coordinator.barrier import Barriers
 from byteps.coordinator.declarations import Declarations, Outgoing, ToRank, ToServer
 from byteps.coordinator.inquiries import Inquiries
 from byteps.coordinator.retuning import Retuning
+from byteps.coordinator.spreading import Spreading
 from byteps.coordinator.tensors import Tensor, TensorTable
 from byteps.coordinator.tuning import Defer, Tuning, World
 from byteps.errors import ProtocolError
@@ -23,6 +24,7 @@ from byteps.wire import (
     Finished,
     Forward,
     Installed,
+    Knobs,
     Measured,
     Message,
     Missing,
@@ -65,16 +67,23 @@ class Requests:
         self._inquiries = Inquiries(silence_s)
         self._retuning: Retuning | None = None
         self._tuning: Tuning | None = None
+        self._spreading: Spreading | None = None
         self._out_of_data: set[int] = set()
 
     def tune(self, settings: TuningSettings, servers: int, folder: Path, defer: Defer) -> None:
         """Search for better settings while training goes on. See ``Tuning``."""
-        self._retuning = Retuning(
-            self._size, self._table, self._declarations, settings.start, self._has_servers
-        )
-        self._tuning = Tuning(
-            settings, World(self._size, servers), self._table, self._retuning, folder, defer
-        )
+        retuning = self._retunes(settings.start)
+        self._tuning = Tuning(settings, World(self._size, servers), self._table, retuning, folder, defer)
+
+    def spread(self, lanes: int, rate: float, start: Knobs) -> None:
+        """Have tensors travel over so many lanes once that is worth it. See ``Spreading``."""
+        self._spreading = Spreading(self._retunes(start), lanes, rate)
+
+    def _retunes(self, start: Knobs) -> Retuning:
+        """What carries out changes, of whatever kind: one after another."""
+        if self._retuning is None:
+            self._retuning = Retuning(self._size, self._table, self._declarations, start, self._has_servers)
+        return self._retuning
 
     @property
     def barrier_missing(self) -> list[int]:
@@ -102,8 +111,8 @@ class Requests:
                 return self._answered("worker", rank, message)
             case Forward():
                 return self._forward(rank, message)
-            case Measured() if rank == LEADER and self._tuning is not None:
-                return self._tuning.measured(message)
+            case Measured() if rank == LEADER and self._retuning is not None:
+                return self._measured(self._retuning, message)
             case Agreed() if self._retuning is not None:
                 return self._retuning.agreed(rank, message)
             case Taken() if self._retuning is not None:
@@ -149,6 +158,17 @@ class Requests:
         shared = plan(tensor.spec, self._nodes) if tensor.spec else None
         groups = shared.groups if shared else ()
         return [rank for group in groups if len(group) > 1 for rank in group if rank not in self._departed]
+
+    def _measured(self, retuning: Retuning, message: Measured) -> list[Outgoing]:
+        """Rank 0 has measured what was asked for. A report on an older change is passed over."""
+        spreading = self._spreading
+        if message.number != retuning.number:
+            return []
+        if spreading is not None and not spreading.over and spreading.is_due(message.rate):
+            return spreading.spread(message)
+        if self._tuning is not None:
+            return self._tuning.measured(message)
+        return spreading.watch() if spreading is not None and not spreading.over else []
 
     def _answered(self, role: str, number: int, message: Missing) -> list[Outgoing]:
         return [ToRank(*answer) for answer in self._inquiries.answered(role, number, message)]

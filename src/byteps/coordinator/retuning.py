@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from byteps.coordinator.declarations import Declarations, Outgoing, ToRank
@@ -40,6 +41,11 @@ class Retuning:
         """The settings that the job has, or is going over to."""
         return self._running
 
+    @property
+    def changes(self) -> bool:
+        """Whether rank 0 is to name rounds from which something is different."""
+        return self._message is not None
+
     def change(self, knobs: Knobs, steady: Sequence[int], limit_s: float, steps: int) -> list[Outgoing]:
         """Have all ranks run with other settings, or rank 0 measure once more.
 
@@ -60,9 +66,22 @@ class Retuning:
         if self._cuts and not moves:
             knobs = self._running
         self._running = knobs
+        return self._ask(moves, created, limit_s, steps)
+
+    def spread(self, steady: Sequence[int], lanes: int, steps: int) -> list[Outgoing]:
+        """Have tensors that are used in every step travel over so many lanes, by the settings that run."""
+        moves, created = self._table.spread(steady, lanes)
+        return self._ask(moves, created, math.inf, steps)
+
+    def measure(self, steps: int) -> list[Outgoing]:
+        """Have rank 0 measure so many steps more, with nothing changed."""
+        return self._ask([], [], math.inf, steps)
+
+    def _ask(self, moves: list[Move], created: list[Tensor], limit_s: float, steps: int) -> list[Outgoing]:
+        """Begin a change at rank 0, once servers know what is new."""
         self.number += 1
         limit_s = min(limit_s, 1e9)  # infinity is no number on the wire
-        message = Retune(self.number, knobs, moves, limit_s, steps)
+        message = Retune(self.number, self._running, moves, limit_s, steps)
         self._message = message if moves else None
         return self._declarations.replace(LEADER, created, message)
 

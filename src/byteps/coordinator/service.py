@@ -85,6 +85,7 @@ class _Service:
             config.peer_timeout_s,
             self._later,
             Path(config.tune_results).expanduser() if config.tune_results else None,
+            config.connection_rate,
         )
 
     async def run(self, listener: socket.socket) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -155,13 +155,26 @@ class TensorTable:
         Returns:
             The moves, with rounds still to be agreed on, and the new tensors, for servers to install.
         """
+
+        def place(old: list[Tensor]) -> list[list[Part]]:
+            return self._placer.place([one.spec.nbytes if one.spec else 0 for one in old], partition_bytes)
+
+        return self._replace(ids, place)
+
+    def spread(self, ids: Sequence[int], lanes: int) -> tuple[list[Move], list[Tensor]]:
+        """Have the partitions of such tensors travel over so many lanes. Otherwise as ``recut``."""
+        return self._replace(ids, lambda old: self._placer.spread([one.parts for one in old], lanes))
+
+    def _replace(
+        self, ids: Sequence[int], place: Callable[[list[Tensor]], list[list[Part]]]
+    ) -> tuple[list[Move], list[Tensor]]:
+        """Give those that can move new numbers, and the partitions that ``place`` has for them."""
         old = [one for one in map(self._by_id.get, ids) if one is not None and self._can_move(one)]
         for one in old:
             self._placer.release(one.parts)
             one.replaced = True
-        places = self._placer.place([one.spec.nbytes if one.spec else 0 for one in old], partition_bytes)
         moves, created = [], []
-        for one, parts in zip(old, places, strict=True):
+        for one, parts in zip(old, place(old) if old else [], strict=True):
             uses = self._by_name[one.name, one.generation]
             new = Tensor(self._next_id, one.name, one.generation, one.spec, one.first_rank, parts, before=one)
             new.seen, new.holders = set(one.seen), set(one.holders)

@@ -47,7 +47,7 @@ def check_host(config: Config) -> Iterator[Finding]:
 def files_needed(config: Config) -> int:
     """Descriptors that one process of the job needs: its connections, and what any process has open."""
     peers = max(config.size, config.num_servers, 1)
-    return _OWN_FILES + peers * (config.connections or 1)
+    return _OWN_FILES + peers * (config.connections or 2)  # automatic: two at most
 
 
 def _open_files(config: Config) -> Finding:

@@ -6,8 +6,17 @@ memory, ``ucx.py`` how they reach each other over RDMA, ``worker.py`` and ``serv
 
 from __future__ import annotations
 
+from byteps.transport.meeting import may_add_lanes
 from byteps.transport.server import meet_worker
 from byteps.transport.ucx import Library, NoUcx, locked_memory_is_short
 from byteps.transport.worker import Meeting, meet_server
 
-__all__ = ["Library", "Meeting", "NoUcx", "locked_memory_is_short", "meet_server", "meet_worker"]
+__all__ = [
+    "Library",
+    "Meeting",
+    "NoUcx",
+    "locked_memory_is_short",
+    "may_add_lanes",
+    "meet_server",
+    "meet_worker",
+]

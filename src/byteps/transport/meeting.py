@@ -11,6 +11,7 @@ Each is a length (u16, little-endian) and a msgpack array. The steps have the fo
 
 from __future__ import annotations
 
+import os
 import struct
 from collections.abc import Generator
 from typing import Annotated, Literal, TypeVar
@@ -18,6 +19,7 @@ from typing import Annotated, Literal, TypeVar
 import msgspec
 from msgspec import Meta
 
+from byteps.config import Config
 from byteps.errors import HandshakeError
 
 _LENGTH = struct.Struct("<H")
@@ -106,6 +108,11 @@ def allowed(worker: str, server: str) -> tuple[str, ...]:
         return ("ucx",) if worker == "ucx" and server in ("ucx", "auto") else ()
     every = ("shm", "tcp")
     return tuple(kind for kind in every if worker in ("auto", kind) and server in ("auto", kind))
+
+
+def may_add_lanes(config: Config) -> bool:
+    """Whether a second connection to each peer can be of use: by TCP, with a CPU for its thread."""
+    return config.transport in ("auto", "tcp") and len(os.sched_getaffinity(0)) > 1
 
 
 def shortened(reason: str) -> str:

@@ -23,20 +23,23 @@ class JobSettings(msgspec.Struct, frozen=True, array_like=True):
     """Settings that must be the same on all workers and that servers learn from them.
 
     Attributes:
-        lanes: Connections between each worker and each server.
+        lanes: Connections between each worker and each server; in a ``Join`` 0: the coordinator is to choose.
         partition_bytes: Upper limit for the size of a partition.
         deterministic: Whether servers add contributions in rank order.
         communicator: What carries out the rounds: servers, or the workers among themselves.
         tuning: How settings are searched for while training; ``None``: not at all.
         node_collectives: What workers of one node sum their tensors by before they push them.
+        spare_lanes: How many of the lanes carry nothing until the others are found to be what limits; in a
+            ``Welcome`` only.
     """
 
-    lanes: Annotated[int, Meta(ge=1, le=256)]
+    lanes: Annotated[int, Meta(ge=0, le=256)]
     partition_bytes: Annotated[int, Meta(ge=1, lt=2**40)]
     deterministic: bool
     communicator: CommunicatorName = "parameter-server"
     tuning: TuningSettings | None = None
     node_collectives: Literal["off", "auto", "nccl", "gloo"] = "off"
+    spare_lanes: Annotated[int, Meta(ge=0, le=256)] = 0
 
 
 class ServerAddress(msgspec.Struct, frozen=True, array_like=True):
@@ -57,6 +60,7 @@ class Join(msgspec.Struct, frozen=True, array_like=True, tag=True):
         weight: What share of the bytes a server is to take, relative to the others; 0: not told.
         place: What a worker shares with those that can share memory with it; empty: with nobody.
         door: Where they find it there.
+        may_add_lanes: Whether a second connection to each peer can be of use here.
     """
 
     role: Role
@@ -74,6 +78,7 @@ class Join(msgspec.Struct, frozen=True, array_like=True, tag=True):
     weight: Annotated[float, Meta(ge=0, le=1e6)] = 0.0
     place: Annotated[str, Meta(max_length=512)] = ""
     door: Annotated[str, Meta(max_length=100)] = ""
+    may_add_lanes: bool = False
 
 
 class Welcome(msgspec.Struct, frozen=True, array_like=True, tag=True):
