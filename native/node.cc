@@ -4,13 +4,26 @@
 #include <sys/stat.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <cstring>
 #include <stdexcept>
 #include <string>
 #include <utility>
 
+#ifndef MADV_COLLAPSE  // Linux 6.1
+#define MADV_COLLAPSE 25
+#endif
+
 namespace byteps {
+namespace {
+
+constexpr size_t kHugePageBytes = 2 * 1024 * 1024;
+
+std::byte* aligned(std::byte* data) {
+  const size_t beyond = reinterpret_cast<uintptr_t>(data) % kHugePageBytes;
+  return beyond == 0 ? data : data + (kHugePageBytes - beyond);
+}
+
+}  // namespace
 
 bool NodePlan::has(uint32_t place) const {
   return std::find(places.begin(), places.end(), place) != places.end();
@@ -20,19 +33,20 @@ bool NodePlan::is_for(uint32_t rank) const {
   return members.empty() || std::find(members.begin(), members.end(), rank) != members.end();
 }
 
-Segment::Segment(int fd, size_t bytes) : bytes_(bytes) {
+Segment::Segment(int fd, size_t bytes)
+    : bytes_(bytes),
+      room_(bytes + kHugePageBytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0),
+      data_(aligned(room_.data())) {
   struct stat status{};
   // A neighbour's file: were it too short, using it would end this process.
   if (fstat(fd, &status) != 0 || static_cast<uint64_t>(status.st_size) < bytes)
     throw std::runtime_error("a segment of the node is shorter than " + std::to_string(bytes) + " bytes");
-  void* data = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-  if (data == MAP_FAILED)
-    throw std::runtime_error(std::string("cannot map a segment of the node: ") + std::strerror(errno));
-  madvise(data, bytes, MADV_DONTFORK);
-  data_ = static_cast<std::byte*>(data);
+  map_over(data_, bytes, PROT_READ | PROT_WRITE, fd, 0);
 }
 
-Segment::~Segment() { munmap(data_, bytes_); }
+void Segment::use_huge_pages() const {
+  madvise(data_, bytes_ / kHugePageBytes * kHugePageBytes, MADV_COLLAPSE);
+}
 
 Node::Node(uint32_t place, std::vector<uint32_t> ranks, const std::vector<int>& fds, uint32_t lanes,
            size_t piece_bytes)
@@ -43,6 +57,7 @@ Node::Node(uint32_t place, std::vector<uint32_t> ranks, const std::vector<int>& 
     throw std::invalid_argument("these numbers describe no node");
   for (const int fd : fds)
     segments_.push_back(std::make_unique<Segment>(fd, fds.size() * lanes * kSlots * piece_bytes));
+  if (!alone) segments_[place]->use_huge_pages();
 }
 
 std::optional<uint32_t> Node::place_of(uint32_t rank) const {

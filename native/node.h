@@ -11,6 +11,7 @@
 #include <optional>
 #include <vector>
 
+#include "mapping.h"
 #include "summation.h"
 
 namespace byteps {
@@ -33,15 +34,15 @@ struct NodePlan {
 class Segment {
  public:
   Segment(int fd, size_t bytes);  // the descriptor stays the caller's; throws std::runtime_error
-  ~Segment();
-  Segment(const Segment&) = delete;
-  Segment& operator=(const Segment&) = delete;
 
   std::byte* data() const { return data_; }
+  // Puts it on huge pages, in all processes that have it mapped; where there are none it stays as it is.
+  void use_huge_pages() const;
 
  private:
-  std::byte* data_;
   const size_t bytes_;
+  const Mapping room_;
+  std::byte* const data_;  // where huge pages can lie
 };
 
 class Node {

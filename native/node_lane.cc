@@ -118,7 +118,7 @@ void NodeLane::all_are_here(const Key& key, Owned& owned) {
     to_grant_.insert(turn(key, owned));
     advance();
   } else if (gives) {
-    add_up(key, owned, nullptr, 0, 0, owned.part.bytes);
+    add_up(key, owned, std::nullopt, 0, owned.part.bytes);
     summed(key, owned);
   } else {
     if (!owned.plan->pushes && owned.sum != nullptr) std::memset(owned.sum, 0, owned.part.bytes);
@@ -128,26 +128,32 @@ void NodeLane::all_are_here(const Key& key, Owned& owned) {
 
 // Results first: they free memory and are waited for longest.
 void NodeLane::advance() {
-  while (const auto slot = free_slot()) {
-    auto& queue = to_hand_out_.empty() ? to_grant_ : to_hand_out_;
-    if (queue.empty()) return;
+  while (true) {
+    const bool is_result = !to_hand_out_.empty();
+    const auto& queue = is_result ? to_hand_out_ : to_grant_;
+    const auto slot = free_slot(is_result);
+    if (queue.empty() || !slot) return;
     const Key key = std::get<Key>(*queue.begin());
     Owned& owned = owned_.at(key);
-    &queue == &to_grant_ ? grant(key, owned, *slot) : hand_out(key, owned, *slot);
+    is_result ? hand_out(key, owned, *slot) : grant(key, owned, *slot);
   }
 }
 
-std::optional<uint32_t> NodeLane::free_slot() const {
-  for (uint32_t slot = 0; slot < slots_.size(); ++slot) {
-    if (slots_[slot].awaited.empty()) return slot;
+std::optional<uint32_t> NodeLane::free_slot(bool for_result) const {
+  for (uint32_t number = 0; number < slots_.size(); ++number) {
+    const Slot& slot = slots_[number];
+    if (slot.givers.empty() && !slot.is_full && (!for_result || slot.takers.empty())) return number;
   }
   return std::nullopt;
 }
 
-void NodeLane::grant(const Key& key, Owned& owned, uint32_t slot) {
-  slots_[slot] = {key, owned.next, false, neighbours(owned, &Arrival::gives)};
-  for (const uint32_t place : slots_[slot].awaited)
-    tell(place, LocalStep::grant, key, owned.next, static_cast<int32_t>(slot));
+void NodeLane::grant(const Key& key, Owned& owned, uint32_t number) {
+  Slot& slot = slots_[number];
+  slot.key = key;
+  slot.offset = owned.next;
+  slot.givers = neighbours(owned, &Arrival::gives);
+  for (const uint32_t place : slot.givers)
+    tell(place, LocalStep::grant, key, owned.next, static_cast<int32_t>(number));
   owned.next += piece_at(owned.part, owned.next);
   if (owned.next == owned.part.bytes) to_grant_.erase(turn(key, owned));
 }
@@ -155,8 +161,8 @@ void NodeLane::grant(const Key& key, Owned& owned, uint32_t slot) {
 void NodeLane::hand_out(const Key& key, Owned& owned, uint32_t slot) {
   const uint64_t bytes = piece_at(owned.part, owned.next);
   std::memcpy(own_area(slot), owned.sum + owned.next, bytes);
-  slots_[slot] = {key, owned.next, true, neighbours(owned, &Arrival::wants)};
-  for (const uint32_t place : slots_[slot].awaited)
+  slots_[slot].takers = neighbours(owned, &Arrival::wants);
+  for (const uint32_t place : slots_[slot].takers)
     tell(place, LocalStep::result, key, owned.next, static_cast<int32_t>(slot));
   owned.next += bytes;
   if (owned.next < owned.part.bytes) return;
@@ -166,23 +172,31 @@ void NodeLane::hand_out(const Key& key, Owned& owned, uint32_t slot) {
 
 void NodeLane::answered(uint32_t from, uint32_t number, LocalStep step) {
   Slot& slot = slots_[number];
-  if (slot.is_result != (step == LocalStep::taken) || std::erase(slot.awaited, from) == 0) return;
-  if (!slot.awaited.empty()) return;
-  const auto at = owned_.find(slot.key);
-  if (!slot.is_result && at != owned_.end()) {
-    const Key key = slot.key;
-    Owned& owned = at->second;
-    const uint64_t bytes = piece_at(owned.part, slot.offset);
-    add_up(key, owned, &slot, number, slot.offset, bytes);
-    owned.summed += bytes;
-    if (owned.summed == owned.part.bytes) summed(key, owned);
-  }
+  auto& awaited = step == LocalStep::put ? slot.givers : slot.takers;
+  if (std::erase(awaited, from) == 0 || !awaited.empty()) return;
+  if (step == LocalStep::put) slot.is_full = true;
+  look_at(number);
   advance();
+}
+
+// Adds up what lies in a slot once all of it is there, and the result before it has been taken.
+void NodeLane::look_at(uint32_t number) {
+  Slot& slot = slots_[number];
+  if (!slot.is_full || !slot.takers.empty()) return;
+  slot.is_full = false;
+  const auto at = owned_.find(slot.key);
+  if (at == owned_.end()) return;
+  const Key key = slot.key;
+  Owned& owned = at->second;
+  const uint64_t bytes = piece_at(owned.part, slot.offset);
+  add_up(key, owned, number, slot.offset, bytes);
+  owned.summed += bytes;
+  if (owned.summed == owned.part.bytes) summed(key, owned);
 }
 
 // Adds up a piece: what lies in the slot, if there is one, and this rank's own. Where the node has all there
 // is, the result is handed out through the same slot at once.
-void NodeLane::add_up(const Key& key, Owned& owned, const Slot* slot, uint32_t number, uint64_t offset,
+void NodeLane::add_up(const Key& key, Owned& owned, std::optional<uint32_t> slot, uint64_t offset,
                       uint64_t bytes) {
   std::byte* const sum = owned.sum + offset;
   std::vector<const std::byte*> contributions;
@@ -191,16 +205,16 @@ void NodeLane::add_up(const Key& key, Owned& owned, const Slot* slot, uint32_t n
     if (!owned.arrivals[place].gives) continue;
     const bool is_own = place == node_->place;
     contributions.push_back(is_own ? owned.transfer->source + owned.part.offset + offset
-                                   : area(node_->place, number, place));
+                                   : area(node_->place, *slot, place));
   }
   std::vector<uint32_t> wanting;
-  if (slot != nullptr && !owned.plan->pushes) wanting = neighbours(owned, &Arrival::wants);
-  std::byte* const also = wanting.empty() ? sum : own_area(number);
+  if (slot && !owned.plan->pushes) wanting = neighbours(owned, &Arrival::wants);
+  std::byte* const also = wanting.empty() ? sum : own_area(*slot);
   sum_contributions(*owned.plan, std::move(contributions), sum, also, bytes);
   if (wanting.empty()) return;
-  slots_[number] = {key, offset, true, wanting};
   for (const uint32_t place : wanting)
-    tell(place, LocalStep::result, key, offset, static_cast<int32_t>(number));
+    tell(place, LocalStep::result, key, offset, static_cast<int32_t>(*slot));
+  slots_[*slot].takers = std::move(wanting);
 }
 
 void NodeLane::summed(const Key& key, Owned& owned) {
@@ -323,7 +337,11 @@ void NodeLane::depart(uint32_t rank) {
     if (lacks(one->second, rank)) fail_round(one, Status::departed, rank);
   }
   if (!place) return;
-  for (Slot& slot : slots_) std::erase(slot.awaited, *place);
+  for (uint32_t number = 0; number < slots_.size(); ++number) {
+    std::erase(slots_[number].givers, *place);
+    std::erase(slots_[number].takers, *place);
+    look_at(number);
+  }
   advance();
 }
 

@@ -96,11 +96,14 @@ class NodeLane {
   };
   using GuestMap = std::map<Key, Guest>;
 
+  // Once a piece is added up its areas are free for the next one, while the result is still being taken from
+  // the owner's area: who takes it puts what is next in the same turn.
   struct Slot {
     Key key{};
     uint64_t offset = 0;
-    bool is_result = false;
-    std::vector<uint32_t> awaited;  // places that have yet to answer; none: it is free
+    std::vector<uint32_t> givers;  // places that have yet to put the piece
+    bool is_full = false;          // all have, and it is not added up
+    std::vector<uint32_t> takers;  // places that have yet to take the last result
   };
 
   // Whose turn it is: priority, order, which.
@@ -128,12 +131,12 @@ class NodeLane {
   bool has_departed(uint32_t place) const { return departed_.contains(node_->ranks[place]); }
   std::vector<uint32_t> neighbours(const Owned& owned, bool Arrival::* how) const;
   void advance();
-  std::optional<uint32_t> free_slot() const;
+  std::optional<uint32_t> free_slot(bool for_result) const;
   void grant(const Key& key, Owned& owned, uint32_t slot);
   void hand_out(const Key& key, Owned& owned, uint32_t slot);
   void answered(uint32_t from, uint32_t slot, LocalStep step);
-  void add_up(const Key& key, Owned& owned, const Slot* slot, uint32_t number, uint64_t offset,
-              uint64_t bytes);
+  void look_at(uint32_t slot);
+  void add_up(const Key& key, Owned& owned, std::optional<uint32_t> slot, uint64_t offset, uint64_t bytes);
   void summed(const Key& key, Owned& owned);
   void pushed(const Key& key, Status status, uint32_t peer);
   void give_out(const Key& key, Owned& owned);

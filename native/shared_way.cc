@@ -3,9 +3,7 @@
 #include <sys/mman.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <cstring>
-#include <system_error>
 #include <utility>
 
 #include "stream_copy.h"
@@ -15,27 +13,12 @@ namespace {
 
 constexpr size_t kLeastLoan = 16 * 1024;  // what is shorter is copied sooner than looked up
 
-[[noreturn]] void fail() {
-  throw std::system_error(errno, std::generic_category(), "cannot map shared memory");
-}
-
 }  // namespace
-
-Mapping::Mapping(size_t bytes, int protection, int flags, int fd, off_t offset)
-    : data_(mmap(nullptr, bytes, protection, flags, fd, offset)), bytes_(bytes) {
-  if (data_ == MAP_FAILED) fail();
-  madvise(data_, bytes_, MADV_DONTFORK);  // a child has no use for it
-}
-
-Mapping::~Mapping() { munmap(data_, bytes_); }
 
 RingMemory::RingMemory(int fd, size_t offset, size_t capacity)
     : whole_(2 * capacity, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0), capacity(capacity) {
   for (std::byte* half : {whole_.data(), whole_.data() + capacity}) {
-    const int flags = MAP_SHARED | MAP_FIXED;
-    if (mmap(half, capacity, PROT_READ | PROT_WRITE, flags, fd, static_cast<off_t>(offset)) == MAP_FAILED)
-      fail();
-    madvise(half, capacity, MADV_DONTFORK);
+    map_over(half, capacity, PROT_READ | PROT_WRITE, fd, static_cast<off_t>(offset));
   }
 }
 

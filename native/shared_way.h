@@ -13,23 +13,10 @@
 #include <memory>
 #include <span>
 
+#include "mapping.h"
 #include "sum_memory.h"
 
 namespace byteps {
-
-// What is mapped as long as this lives. Throws std::system_error.
-class Mapping {
- public:
-  Mapping(size_t bytes, int protection, int flags, int fd, off_t offset);
-  ~Mapping();
-  Mapping(const Mapping&) = delete;
-  Mapping& operator=(const Mapping&) = delete;
-  std::byte* data() const { return static_cast<std::byte*>(data_); }
-
- private:
-  void* const data_;
-  const size_t bytes_;
-};
 
 // A ring's memory, twice in a row: what begins anywhere in it goes on without a break.
 class RingMemory {

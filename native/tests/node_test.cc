@@ -170,6 +170,32 @@ void test_neighbours_that_break_the_rules() {
   }
 }
 
+// The next piece may be there before the last result has been taken from its slot: it is added up only then.
+void test_a_result_stays_until_it_is_taken() {
+  Neighbours node(2);
+  auto [here, there] = inproc_links();
+  node.workers[0]->add_neighbour(1, 0, std::move(here));
+  node.declare(1, 2 * (Node::kSlots + 1) * kPiece, (Node::kSlots + 1) * kPiece);
+  Memory memory(2 * (Node::kSlots + 1) * kPiece);
+  const auto transfer = memory.submit(*node.workers[0], 1);
+  RawPeer peer(std::move(there));
+  const auto next = [&](LocalStep expected) {
+    const auto header = peer.next();
+    CHECK(header && header->code == static_cast<uint16_t>(expected));
+    return header->offset;
+  };
+  next(LocalStep::begun);  // partition 1
+  peer.send(step(LocalStep::begun, 0, 0, 0));
+  for (uint32_t slot = 0; slot < Node::kSlots; ++slot) CHECK_EQUAL(next(LocalStep::grant), slot * kPiece);
+  peer.send(step(LocalStep::put, 0, 0, 0));
+  CHECK_EQUAL(next(LocalStep::result), 0u);
+  CHECK_EQUAL(next(LocalStep::grant), Node::kSlots * kPiece);
+  peer.send(step(LocalStep::put, Node::kSlots * kPiece, 0, 0));
+  CHECK(!peer.has_more(20));
+  peer.send(step(LocalStep::taken, 0, 0, 0));
+  CHECK_EQUAL(next(LocalStep::result), Node::kSlots * kPiece);
+}
+
 void test_segments_that_are_too_short() {
   const int segment = memfd_create("test", MFD_CLOEXEC);
   CHECK(ftruncate(segment, kPiece) == 0);
@@ -186,8 +212,9 @@ void test_segments_that_are_too_short() {
 }  // namespace
 
 int main() {
-  for (const auto test : {test_values, test_arithmetic, test_retraction, test_departure,
-                          test_neighbours_that_break_the_rules, test_segments_that_are_too_short})
+  for (const auto test :
+       {test_values, test_arithmetic, test_retraction, test_departure, test_neighbours_that_break_the_rules,
+        test_a_result_stays_until_it_is_taken, test_segments_that_are_too_short})
     test();
   return 0;
 }
