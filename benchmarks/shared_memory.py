@@ -22,7 +22,7 @@ from benchmarks.common import Row, main, run_job, save_result
 from benchmarks.loopback import LARGE_BYTES, SMALL_BYTES, WARM_UP, alternate, timed
 
 LARGE_PAIRS, SMALL_CALLS = 15, 501
-TURNS = 3
+TURNS = 7
 WORKERS = 2
 # Each worker copies in and out, the server takes each contribution; workers read the sum where it was made.
 COPIES = 3 * WORKERS

@@ -109,7 +109,7 @@ class DataPath:
         overhead_s: time of an I/O thread for a frame, seconds; threads and links work at the same time.
         collective_s: time that a rank's threads spend on a collective besides, seconds.
         chunk_s: a frame's time on the link, seconds.
-        lag_s: how far ahead of the link frames are handed over, seconds.
+        lag_s: how far ahead of the link frames are handed over, seconds: the data path's 1 ms and a last frame.
         least_chunk_bytes, most_chunk_bytes: limits of a frame.
         slack_s: the time that the automatic credit adds to a round trip.
         least_credit_bytes, most_credit_bytes: its limits.
@@ -124,7 +124,7 @@ class DataPath:
     overhead_s: float = 10e-6
     collective_s: float = LEAST_COST_S
     chunk_s: float = 1.5e-3
-    lag_s: float = 1e-3
+    lag_s: float = 2e-3
     least_chunk_bytes: int = CELL_BYTES
     most_chunk_bytes: int = 512 << 10
     slack_s: float = 5e-3
