@@ -109,7 +109,7 @@ class DataPath:
         overhead_s: time of an I/O thread for a frame, seconds; threads and links work at the same time.
         collective_s: time that a rank's threads spend on a collective besides, seconds.
         chunk_s: a frame's time on the link, seconds.
-        lag_s: how far ahead of the link frames are handed over, seconds: the data path's 1 ms and a last frame.
+        lag_s: how far ahead of the link frames are handed over, seconds: 1 ms and the last frame.
         least_chunk_bytes, most_chunk_bytes: limits of a frame.
         slack_s: the time that the automatic credit adds to a round trip.
         least_credit_bytes, most_credit_bytes: its limits.
