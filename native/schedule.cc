@@ -1,18 +1,51 @@
 #include "schedule.h"
 
 #include <algorithm>
+#include <iterator>
 #include <stdexcept>
 #include <string>
 #include <vector>
 
 namespace byteps {
 
+void Scheduler::Queue::insert(uint32_t link, const Rank& rank) {
+  std::set<Rank>& ranks = links_[link];
+  const auto at = ranks.insert(rank).first;
+  if (at != ranks.begin()) return;
+  if (const auto next = std::next(at); next != ranks.end()) firsts_.erase({*next, link});
+  firsts_.emplace(rank, link);
+}
+
+void Scheduler::Queue::erase(uint32_t link, const Rank& rank) {
+  const auto found = links_.find(link);
+  if (found == links_.end()) return;
+  std::set<Rank>& ranks = found->second;
+  if (ranks.erase(rank) == 0 || firsts_.erase({rank, link}) == 0) return;
+  if (ranks.empty()) {
+    links_.erase(found);
+  } else {
+    firsts_.emplace(*ranks.begin(), link);
+  }
+}
+
+void Scheduler::Queue::clear() {
+  links_.clear();
+  firsts_.clear();
+}
+
+std::optional<Scheduler::Rank> Scheduler::Queue::first(const std::function<bool(uint32_t)>& can_send) const {
+  for (const auto& [rank, link] : firsts_) {
+    if (can_send(link)) return rank;
+  }
+  return std::nullopt;
+}
+
 void Scheduler::submit(const Task& task) {
   const int64_t urgency = policy_ == Policy::fifo ? 0 : -static_cast<int64_t>(task.priority);
   const Rank rank{urgency, sequence_++, task.id};
   const auto [at, inserted] = tasks_.try_emplace(task.id, State{task, rank});
   if (!inserted) throw std::logic_error("task " + std::to_string(task.id) + " is scheduled already");
-  queues_[task.link].waiting.insert(rank);
+  waiting_.insert(task.link, rank);
 }
 
 bool Scheduler::has_credit(const Task& task) const {
@@ -41,15 +74,8 @@ void Scheduler::return_credit(State& state) {
 // credit first, on whatever link, or a stream of small ones would starve a large urgent one. Started ones go
 // on.
 std::optional<Scheduler::Rank> Scheduler::choose(const std::function<bool(uint32_t)>& can_send) const {
-  std::optional<Rank> waiting;
-  std::optional<Rank> started;
-  for (const auto& [link, queue] : queues_) {
-    if (!can_send(link)) continue;
-    if (!queue.waiting.empty() && (!waiting || *queue.waiting.begin() < *waiting))
-      waiting = *queue.waiting.begin();
-    if (!queue.started.empty() && (!started || *queue.started.begin() < *started))
-      started = *queue.started.begin();
-  }
+  const auto waiting = waiting_.first(can_send);
+  const auto started = started_.first(can_send);
   if (!waiting || (started && *started < *waiting)) return started;
   return has_credit(tasks_.at(std::get<2>(*waiting)).task) ? waiting : started;
 }
@@ -61,13 +87,12 @@ std::optional<Grant> Scheduler::next(uint64_t chunk_bytes, const std::function<b
 }
 
 Grant Scheduler::grant(State& state, uint64_t chunk_bytes) {
-  Queue& queue = queues_.at(state.task.link);
   if (!state.started) {
     state.started = state.in_flight = true;
     in_flight_bytes_ += state.task.credit_bytes;
     ++in_flight_tasks_;
-    queue.waiting.erase(state.rank);
-    queue.started.insert(state.rank);
+    waiting_.erase(state.task.link, state.rank);
+    started_.insert(state.task.link, state.rank);
   }
   const uint64_t bytes = std::min(chunk_bytes, state.task.send_bytes - state.sent);
   const Grant result{state.task.id, state.task.link, state.sent, bytes,
@@ -82,11 +107,7 @@ Grant Scheduler::grant(State& state, uint64_t chunk_bytes) {
 
 void Scheduler::unqueue(const State& state) {
   if (state.hurried) hurried_bytes_ -= state.task.credit_bytes;
-  const auto at = queues_.find(state.task.link);
-  if (at == queues_.end()) return;
-  at->second.started.erase(state.rank);
-  at->second.waiting.erase(state.rank);
-  if (at->second.started.empty() && at->second.waiting.empty()) queues_.erase(at);
+  (state.started ? started_ : waiting_).erase(state.task.link, state.rank);
 }
 
 void Scheduler::park(uint64_t id) {
@@ -103,11 +124,10 @@ void Scheduler::hurry(uint64_t id) {
   if (hurried_bytes_ > 0 && hurried_bytes_ + state.task.credit_bytes > credit_bytes_ / 3 * 2) return;
   state.hurried = true;
   hurried_bytes_ += state.task.credit_bytes;
-  Queue& queue = queues_.at(state.task.link);
-  auto& ranks = state.started ? queue.started : queue.waiting;
-  ranks.erase(state.rank);
+  Queue& queue = state.started ? started_ : waiting_;
+  queue.erase(state.task.link, state.rank);
   std::get<0>(state.rank) = INT64_MIN;
-  ranks.insert(state.rank);
+  queue.insert(state.task.link, state.rank);
 }
 
 void Scheduler::finish(uint64_t id) {
@@ -128,7 +148,8 @@ void Scheduler::drop_link(uint32_t link) {
 
 void Scheduler::clear() {
   tasks_.clear();
-  queues_.clear();
+  started_.clear();
+  waiting_.clear();
   in_flight_bytes_ = 0;
   in_flight_tasks_ = 0;
   hurried_bytes_ = 0;

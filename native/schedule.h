@@ -10,11 +10,11 @@
 
 #include <cstdint>
 #include <functional>
-#include <map>
 #include <optional>
 #include <set>
 #include <tuple>
 #include <unordered_map>
+#include <utility>
 
 namespace byteps {
 
@@ -63,7 +63,7 @@ class Scheduler {
   uint64_t in_flight_bytes() const { return in_flight_bytes_; }
   uint64_t credit_bytes() const { return credit_bytes_; }
   size_t size() const { return tasks_.size(); }
-  bool has_unsent() const { return !queues_.empty(); }
+  bool has_unsent() const { return !started_.empty() || !waiting_.empty(); }
   bool is_starved() const;      // nothing can be sent for lack of credit, however free the links are
   uint64_t room_bytes() const;  // a new task that needs more credit than this cannot begin now
 
@@ -81,9 +81,18 @@ class Scheduler {
     bool hurried = false;    // it goes before all else
   };
 
-  struct Queue {
-    std::set<Rank> started;
-    std::set<Rank> waiting;
+  // Ranks by link, and the first of each link in order: there may be hundreds of links.
+  class Queue {
+   public:
+    void insert(uint32_t link, const Rank& rank);
+    void erase(uint32_t link, const Rank& rank);  // no matter if it is not there
+    void clear();
+    bool empty() const { return firsts_.empty(); }
+    std::optional<Rank> first(const std::function<bool(uint32_t)>& can_send) const;
+
+   private:
+    std::unordered_map<uint32_t, std::set<Rank>> links_;
+    std::set<std::pair<Rank, uint32_t>> firsts_;
   };
 
   bool has_credit(const Task& task) const;
@@ -99,7 +108,8 @@ class Scheduler {
   uint64_t hurried_bytes_ = 0;    // of those that have not gone
   uint64_t sequence_ = 0;
   std::unordered_map<uint64_t, State> tasks_;
-  std::map<uint32_t, Queue> queues_;  // by link; only links with something to send
+  Queue started_;
+  Queue waiting_;
 };
 
 }  // namespace byteps

@@ -5,8 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Iterator
-from typing import Generic, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 from byteps.communicator import Buffer, Transfer
 from byteps.config import Config
@@ -44,19 +43,22 @@ class Handle:
     Attributes:
         name: of the tensor.
         spec: what was declared about it.
+        nbytes: its size.
     """
 
-    __slots__ = ("_memory", "_session", "_since_s", "_transfer", "name", "spec")
+    __slots__ = ("_memory", "_session", "_since_s", "_transfer", "name", "nbytes", "spec")
 
     def __init__(
         self,
         session: Owner,
         spec: TensorSpec,
+        nbytes: int,
         transfer: Transfer,
         memory: tuple[Buffer | None, Buffer | None],
     ) -> None:
         self.name = spec.name
         self.spec = spec
+        self.nbytes = nbytes
         self._session = session
         self._since_s = time.monotonic()
         self._transfer = transfer
@@ -70,7 +72,7 @@ class Handle:
         """The round for a report; ``late``: who has not contributed, if that is known."""
         age_s = time.monotonic() - self._since_s
         flight = self._transfer
-        return Round(self.name, flight.round, self.spec.nbytes, age_s, flight.unresolved, late)
+        return Round(self.name, flight.round, self.nbytes, age_s, flight.unresolved, late)
 
     def wait(self) -> None:
         """Block until the result is in place.
@@ -117,43 +119,17 @@ class Unfinished(Protocol):
 RoundT = TypeVar("RoundT", bound=_Round)
 
 
-class InFlight(Generic[RoundT]):
+class InFlight(dict[str, RoundT]):
     """The last round of each tensor, by the tensor's name. Does no locking."""
 
     def __init__(self) -> None:
-        self._rounds: dict[str, RoundT] = {}
+        super().__init__()
         self._look_at = _FEW
-
-    def __len__(self) -> int:
-        return len(self._rounds)
-
-    def __iter__(self) -> Iterator[RoundT]:
-        return iter(list(self._rounds.values()))
-
-    def add(self, begun: RoundT) -> None:
-        """Keep a round."""
-        self._rounds[begun.name] = begun
-
-    def remove(self, waited: RoundT) -> bool:
-        """Forget a round; False if it is known no longer."""
-        known = self._rounds.get(waited.name) is waited
-        if known:
-            del self._rounds[waited.name]
-        return known
-
-    def is_busy(self, name: str) -> bool:
-        """Whether a round of this tensor is not over."""
-        last = self._rounds.get(name)
-        return last is not None and not last.poll()
-
-    def clear(self) -> None:
-        """Forget all."""
-        self._rounds.clear()
 
     def over(self) -> list[RoundT]:
         """Rounds that are over, for which nobody may ever wait. Looks only once there are twice as many."""
-        if len(self._rounds) < self._look_at:
+        if len(self) < self._look_at:
             return []
-        found = [one for one in self if one.poll()]
-        self._look_at = max(_FEW, 2 * (len(self._rounds) - len(found)))
+        found = [one for one in list(self.values()) if one.poll()]
+        self._look_at = max(_FEW, 2 * (len(self) - len(found)))
         return found

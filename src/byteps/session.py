@@ -22,7 +22,6 @@ from byteps.communicator import (
     Buffer,
     Communicator,
     Transfer,
-    check_sizes,
 )
 from byteps.config import Config
 from byteps.control import ControlClient
@@ -127,10 +126,17 @@ class Session:
             DuplicateNameError: the last round of this tensor is still in flight here.
             DeclarationError: the tensor does not match its earlier declaration.
         """
-        self._check_open()
-        check_sizes(spec, source, destination)
+        if self._closed or self._failure is not None:
+            self._check_open()
+        nbytes = spec.nbytes
+        for memory in (source, destination):
+            if memory is not None and memory.nbytes != nbytes:  # native code would run over its end
+                raise BytePSError(
+                    f"tensor {spec.name!r} has {nbytes} bytes, but the buffer has {memory.nbytes}"
+                )
         with self._lock:
-            if self._in_flight.is_busy(spec.name):
+            last = self._in_flight.get(spec.name)
+            if last is not None and not last.poll():
                 raise DuplicateNameError(
                     f"tensor {spec.name!r} is still in flight on rank {self.rank}; wait for its handle "
                     f"(synchronize) first, or use another name"
@@ -138,8 +144,8 @@ class Session:
             if self._absence is not None:
                 self._absence.note(spec)
             transfer = self.communicator.submit(spec, source, destination, priority)
-            handle = Handle(self, spec, transfer, (source, destination))
-            self._in_flight.add(handle)
+            handle = Handle(self, spec, nbytes, transfer, (source, destination))
+            self._in_flight[spec.name] = handle
             unclaimed = self._in_flight.over()
         for one in unclaimed:
             with contextlib.suppress(BytePSError):  # which is raised again to who waits for it all the same
@@ -249,9 +255,10 @@ class Session:
     def settle(self, handle: Handle, transfer: Transfer) -> None:
         """Account for a round that is over; raise if it failed. Called by the handle."""
         with self._lock:
-            current = self._in_flight.remove(handle)
+            current = self._in_flight.get(handle.name) is handle
             if current:
-                self._moved_bytes += handle.spec.nbytes
+                del self._in_flight[handle.name]
+                self._moved_bytes += handle.nbytes
         if transfer.status != OK:
             raise self._error(handle, transfer)
         if current and handle.spec.ephemeral and not self._closed:
@@ -266,7 +273,7 @@ class Session:
 
     def report(self) -> list[str]:
         """What is in flight, line by line. Takes no lock: whoever holds one may be what is stuck."""
-        pending = [handle for handle in self._in_flight if not handle.poll()]
+        pending = [handle for handle in list(self._in_flight.values()) if not handle.poll()]
         deadline_s = time.monotonic() + _REPORT_S
         rounds = [handle.describe(self._late(handle.name, deadline_s)) for handle in pending]
         head = f"rank {self.rank} of {self.size}: {count(len(rounds), 'tensor')} in flight"

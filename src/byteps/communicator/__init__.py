@@ -20,7 +20,6 @@ from byteps.communicator.interface import (
     Buffer,
     Communicator,
     Transfer,
-    check_sizes,
 )
 from byteps.communicator.parameter_server import ParameterServer
 
@@ -42,5 +41,4 @@ __all__ = [
     "Meeting",
     "ParameterServer",
     "Transfer",
-    "check_sizes",
 ]

@@ -138,7 +138,7 @@ class AllReduce(ByName):
     ) -> Round:
         """See ``Communicator.submit``."""
         check_for_all([spec])
-        return self._names.begin(spec, partial(self._begin, memory=(source, destination), priority=priority))
+        return self._names.begin(spec, self._begin, (source, destination), priority)
 
     def blame(self, peer: int) -> str:
         """See ``Communicator.blame``."""

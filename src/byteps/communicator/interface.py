@@ -7,7 +7,6 @@ from typing import Protocol
 
 import msgspec
 
-from byteps.errors import BytePSError
 from byteps.wire import Message, Retract, TensorSpec
 
 OK, LINK_LOST, DEPARTED, RETRACTED, CLOSED = 1, 2, 3, 4, 5
@@ -103,11 +102,3 @@ class Communicator(Protocol):
 
     def close(self) -> None:
         """Rounds in flight fail; threads and connections end."""
-
-
-def check_sizes(spec: TensorSpec, source: Buffer | None, destination: Buffer | None) -> None:
-    """Refuse memory that does not fit the declared tensor: native code would run over its end."""
-    nbytes = spec.nbytes
-    for buffer in (source,) if source is destination else (source, destination):
-        if buffer is not None and buffer.nbytes != nbytes:
-            raise BytePSError(f"tensor {spec.name!r} has {nbytes} bytes, but the buffer has {buffer.nbytes}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Generic, Protocol, TypeVar
+from typing import Concatenate, Generic, ParamSpec, Protocol, TypeVar
 
 from byteps.communicator.changes import Changes
 from byteps.communicator.interface import OK, Transfer
@@ -27,6 +27,7 @@ from byteps.wire import (
 _FINISHED_BATCH = 64
 
 TransferT = TypeVar("TransferT", bound=Transfer)
+How = ParamSpec("How")
 
 
 class Plane(Protocol):
@@ -94,25 +95,31 @@ class Names(Generic[TransferT]):
             if refused:
                 raise DeclarationError("; ".join(refused.values()), refused)
 
-    def begin(self, spec: TensorSpec, begin: Callable[[int], TransferT]) -> TransferT:
+    def begin(
+        self,
+        spec: TensorSpec,
+        begin: Callable[Concatenate[int, How], TransferT],
+        *how: How.args,
+        **more: How.kwargs,
+    ) -> TransferT:
         """Begin a round of a tensor, declaring it first if need be.
 
         Args:
             spec: The tensor.
-            begin: Called with the tensor's number.
+            begin: Called with the tensor's number and what follows here.
 
         Raises:
             DeclarationError: Ranks disagree about the tensor.
         """
         with self._lock:
-            if not self._known(spec):
-                self._declare_one(spec)
-            tensor = self._tensors[spec.name]
+            tensor = self._tensors.get(spec.name)
+            if tensor is None or tensor.spec is not spec or tensor.id in self._withdrawn:
+                tensor = self._look_up(spec)
             if self._changes is not None:
                 self._go_over(tensor, self._changes.begin(tensor.id, spec))
             with self._gate:
                 if tensor.id not in self._withdrawn:
-                    transfer = begin(tensor.id)
+                    transfer = begin(tensor.id, *how, **more)
                     tensor.last = transfer
                     return transfer
             raise self._give_up(tensor)
@@ -187,6 +194,12 @@ class Names(Generic[TransferT]):
         self._plane.forget(before)
         self._control.notify(Finished([before]))
 
+    def _look_up(self, spec: TensorSpec) -> _Tensor:
+        """What ``spec`` stands for, declared now if it was not before."""
+        if not self._known(spec):
+            self._declare_one(spec)
+        return self._tensors[spec.name]
+
     def _known(self, spec: TensorSpec) -> bool:
         """Whether the tensor is declared as ``spec`` says. A different use is refused on all ranks."""
         tensor = self._tensors.get(spec.name)
@@ -199,6 +212,7 @@ class Names(Generic[TransferT]):
                 return False
             raise error
         if tensor.spec == spec:
+            tensor.spec = spec  # the same object from now on, most likely
             return True
         message = (
             f"tensor {spec.name!r}: rank {self._rank} declared {tensor.spec.describe()} and now uses "

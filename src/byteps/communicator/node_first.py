@@ -134,8 +134,7 @@ class NodeFirst(ByName):
         """See ``Communicator.submit``."""
         if not self.takes(spec):
             return self._servers.submit(spec, source, destination, priority)
-        memory = source, destination
-        return self._servers.begin(spec, lambda tensor: self._begin(tensor, spec, memory, priority))
+        return self._servers.begin(spec, self._begin, spec, (source, destination), priority)
 
     def finished(self, spec: TensorSpec) -> None:
         """See ``Communicator.finished``."""

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from math import inf
-from typing import TypeAlias
+from typing import Concatenate, TypeAlias
 
 from byteps import _native
 from byteps.communicator.by_name import ByName
 from byteps.communicator.changes import Changes
 from byteps.communicator.interface import LINK_LOST, Buffer, Transfer
-from byteps.communicator.names import Names
+from byteps.communicator.names import How, Names
 from byteps.control import ControlClient
 from byteps.diagnostics import count, size
 from byteps.hierarchy import plan
@@ -152,11 +152,17 @@ class ParameterServer(ByName):
         """See ``Communicator.submit``."""
         given = 0 if source is None else source.address
         wanted = 0 if destination is None else destination.address
-        return self.begin(spec, lambda tensor: self.worker.submit(tensor, given, wanted, priority))
+        return self._names.begin(spec, self.worker.submit, given, wanted, priority)
 
-    def begin(self, spec: TensorSpec, begin: Callable[[int], Transfer]) -> Transfer:
-        """Begin a round that ``begin``, given the tensor's number, carries out. Raises as ``submit``."""
-        return self._names.begin(spec, begin)
+    def begin(
+        self,
+        spec: TensorSpec,
+        begin: Callable[Concatenate[int, How], Transfer],
+        *how: How.args,
+        **more: How.kwargs,
+    ) -> Transfer:
+        """Begin a round that ``begin`` carries out: see ``Names.begin``. Raises as ``submit``."""
+        return self._names.begin(spec, begin, *how, **more)
 
     def blame(self, peer: int) -> str:
         """See ``Communicator.blame``."""

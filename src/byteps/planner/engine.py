@@ -132,7 +132,7 @@ class Sender:
     def finish(self, number: int) -> None:
         """A partition is done, and its credit back."""
         self._scheduler.finish(number)
-        self.look()
+        self._look_at(self._clock.now_s)
 
     def look(self) -> None:
         """See now, after everything else of this moment, what can be sent."""

@@ -66,6 +66,9 @@ def start(
         DuplicateNameError: A tensor of this name is in flight.
         DeclarationError: The name stands for another shape, dtype or op.
     """
+    if source is not None and source is target and not source.is_cuda and _is_direct(source):
+        memory = Buffer(source.data_ptr(), source.nbytes, source)  # as most gradients: quickly
+        return Pending(session.submit(spec, memory, memory, priority=priority), target)
     given = source if source is not None else target
     memory_of: Callable[[Tensor], Buffer] = buffer
     sums = None
@@ -76,7 +79,7 @@ def start(
 
             return staging.start(session, spec, source, target, priority, stager)
         memory_of = partial(sums.lend, name=spec.name)
-    sent = None if source is None else _contiguous(source)
+    sent = source if source is None or _is_direct(source) else _contiguous(source)
     received = sent
     if target is not None and target is not source:
         received = target if _is_direct(target) else torch.empty_like(target, memory_format=_CONTIGUOUS)
@@ -110,7 +113,7 @@ def _is_direct(tensor: Tensor) -> bool:
 
 
 def _contiguous(tensor: Tensor) -> Tensor:
-    return tensor if _is_direct(tensor) else tensor.detach().resolve_neg().contiguous()
+    return tensor.detach().resolve_neg().contiguous()
 
 
 def _check_writable(tensor: Tensor, name: str) -> None:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TypeAlias
 
+import msgspec
 import torch
 from torch import Tensor
 
@@ -16,8 +16,7 @@ TensorHandle: TypeAlias = ResultHandle[Tensor]
 """Of an operation whose result is one tensor."""
 
 
-@dataclass(slots=True)
-class Pending:
+class Pending(msgspec.Struct):
     """A tensor that is on its way.
 
     Attributes:

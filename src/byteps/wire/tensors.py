@@ -47,7 +47,7 @@ class TensorSpec(msgspec.Struct, frozen=True, array_like=True):
     @property
     def nbytes(self) -> int:
         """Size in bytes."""
-        return self.length * ITEM_BYTES[self.dtype]
+        return math.prod(self.shape) * ITEM_BYTES[self.dtype]
 
     def describe(self) -> str:
         """Dtype, shape and operator as error messages show them: ``float32[3, 4] Average``."""

@@ -195,7 +195,7 @@ class Barrier:
         """Wait for a gradient. Returns whether nobody wrote to it."""
         flight = unread.flight
         assert flight is not None
-        untouched = flight.is_untouched()
+        untouched = flight.is_of(flight.gradient)
         self._reducer.receive(flight)
         flight.version = flight.gradient._version if untouched else -1
         return untouched
@@ -205,8 +205,9 @@ class Barrier:
         trace = self._reducer.session.trace
         begin_ns = trace.now_ns()
         try:
-            for unread in batch:
-                unread.give_gradient()
+            for unread, gradient in zip(batch, found, strict=True):
+                if unread.flight is None or gradient is not unread.flight.gradient:
+                    unread.give_gradient()
             self._step([unread.slot for unread in batch], [unread.group for unread in batch])
             trace.span("updated", batch[0].slot.name if batch else "", begin_ns)
         finally:

@@ -106,8 +106,7 @@ class Unread:
     def give_gradient(self) -> None:
         """Make the reduced gradient the parameter's, whatever has been put there."""
         assert self.flight is not None
-        if self.slot.parameter.grad is not self.flight.gradient:
-            self.slot.parameter.grad = self.flight.gradient
+        self.slot.parameter.grad = self.flight.gradient
 
     def end(self, gradient: Tensor | None) -> None:
         """The update is done. ``gradient``: what the parameter had before; it gets that back."""

@@ -22,13 +22,14 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from byteps.adapters.usage import Usage
-from byteps.torch.compression import BUILT_IN
+from byteps.torch.compression import BUILT_IN, Compression
 from byteps.torch.gradients.compiled import CompileWatch
 from byteps.torch.gradients.slots import Exchange, Flight, Slot
 from byteps.torch.sending import Stagers, start
@@ -50,7 +51,7 @@ class GradientReducer:
     Attributes:
         enabled: Whether hooks do anything.
         pending: Whether gradients were computed since the last round was closed.
-        started: Called at each firing, before anything else.
+        started: Called at each firing, before anything else, if there is one.
         watch: Sees when gradients come.
 
     Raises:
@@ -61,7 +62,7 @@ class GradientReducer:
     def __init__(self, exchange: Exchange, parameters: Iterable[tuple[str, Tensor]], passes: int = 1) -> None:
         self.enabled = True
         self.pending = False
-        self.started: Callable[[], None] = lambda: None
+        self.started: Callable[[], None] | None = None
         self._exchange = exchange
         self._passes = passes
         self._slots: list[Slot] = []
@@ -127,7 +128,8 @@ class GradientReducer:
             BytePSError: The job failed.
         """
         for slot in self._slots:
-            self._drop(slot)
+            if slot.flight is not None:
+                self._drop(slot)
             slot.count = 0
         self.pending = False
 
@@ -161,24 +163,23 @@ class GradientReducer:
         """
         self._attach()
         for slot in self._slots:
-            if (fault := _fault(slot, may_drop)) is not None:
-                self.discard()
-                raise RuntimeError(fault)
+            if slot.taken or (slot.flight is not None and not slot.flight.is_of(slot.parameter.grad)):
+                self._refuse(slot, may_drop)
         for slot in self._slots:
             parameter = slot.parameter
             if slot.flight is None and parameter.requires_grad and parameter.grad is not None:
                 self._send(slot, parameter.grad)
         for slot in self._usage.lacking(self._slots):
             slot.parameter.grad = torch.zeros_like(slot.parameter)
-            self._submit(slot, slot.parameter.grad, contribute=False)
+            self._send(slot, slot.parameter.grad, contribute=False)
 
     def hand_over(self) -> list[tuple[Slot, Flight]]:
         """Close a round whose gradients have all been sent; the caller receives them, most urgent first."""
-        flights = [(slot, slot.flight) for slot in self._slots if slot.flight is not None]
+        by_urgency = sorted(self._slots, key=attrgetter("priority"), reverse=True)
+        flights = [(slot, slot.flight) for slot in by_urgency if slot.flight is not None]
         for slot, _ in flights:
             slot.flight = None
         self._learn()
-        flights.sort(key=lambda pair: pair[0].priority, reverse=True)
         return flights
 
     def receive(self, flight: Flight) -> None:
@@ -208,7 +209,8 @@ class GradientReducer:
 
     def _fired(self, slot: Slot) -> None:
         """Autograd has accumulated into a parameter's gradient."""
-        self.started()
+        if self.started is not None:
+            self.started()
         if slot.unread:
             raise _unread(slot)
         gradient = slot.parameter.grad
@@ -221,9 +223,10 @@ class GradientReducer:
             self._drop(slot)
         self._firings += 1
         slot.order = self._firings
-        if slot.adds_to_used(gradient):
+        if slot.used is not None and slot.used() is gradient and slot.adds_to_used(gradient):
             return
-        slot.count = slot.count + 1 if slot.gradient() is gradient else 1
+        again = slot.gradient is not None and slot.gradient() is gradient
+        slot.count = slot.count + 1 if again else 1
         slot.fired += 1
         slot.gradient = weakref.ref(gradient)
         if slot.eager and slot.count == slot.expected:
@@ -232,35 +235,42 @@ class GradientReducer:
         else:
             self.watch.begin()
 
-    def _send(self, slot: Slot, gradient: Tensor) -> None:
+    def _send(self, slot: Slot, gradient: Tensor, contribute: bool = True) -> None:
         # Hooks run without gradient mode but for create_graph=True. Entering no_grad takes long for a hook.
         if torch.is_grad_enabled():
             with torch.no_grad():
-                self._send(slot, gradient)
+                self._send(slot, gradient, contribute)
             return
-        if gradient.layout != torch.strided and self._exchange.sparse_as_dense:
+        exchange, spec = self._exchange, slot.spec
+        trace = exchange.session.trace
+        ready_ns = trace.now_ns() if trace.on else 0
+        if gradient.layout != torch.strided and exchange.sparse_as_dense:
             gradient = slot.parameter.grad = gradient.to_dense()
-        self._submit(slot, gradient, contribute=True)
-
-    def _submit(self, slot: Slot, gradient: Tensor, contribute: bool) -> None:
-        trace = self._exchange.session.trace
-        ready_ns = trace.now_ns()
-        spec = slot.spec
         if spec is None or gradient.layout != torch.strided or gradient.dtype != slot.parameter.dtype:
             element_type(gradient, f"gradient of {slot.name!r}")
-        wire, context = self._exchange.compression.compress(gradient)
+        wire, context = gradient, None
+        if exchange.compression is not Compression.none:
+            wire, context = exchange.compression.compress(gradient)
         if spec is None or spec.shape != wire.shape or spec.dtype != ELEMENT_TYPES[wire.dtype]:
-            spec = slot.spec = self._exchange.spec(slot.name, wire.dtype, wire.shape)
-        trace.span("ready", spec.name, ready_ns)
+            spec = slot.spec = exchange.spec(slot.name, wire.dtype, wire.shape)
+        if trace.on:
+            trace.span("ready", spec.name, ready_ns)
         source = wire if contribute else None
-        pending = start(self._exchange.session, spec, source, wire, slot.priority, self._stagers.of(wire))
+        stager = self._stagers.of(wire) if wire.is_cuda else None
+        pending = start(exchange.session, spec, source, wire, slot.priority, stager)
         slot.flight = Flight(gradient, gradient._version, wire, context, pending)
 
     def _drop(self, slot: Slot) -> None:
         """Let a round end whose result nobody wants; all ranks have begun it."""
         flight, slot.flight = slot.flight, None
-        if flight is not None:
-            flight.pending.transfer.wait()
+        assert flight is not None
+        flight.pending.transfer.wait()
+
+    def _refuse(self, slot: Slot, may_drop: bool) -> None:
+        """Raise if something was done to a parameter's gradient that must not be done."""
+        if (fault := _fault(slot, may_drop)) is not None:
+            self.discard()
+            raise RuntimeError(fault)
 
     def _learn(self) -> None:
         if not self._ordered and self._firings:
@@ -314,7 +324,7 @@ def _fault(slot: Slot, may_drop: bool) -> str | None:
             f"the gradient of {name!r} was set to None while it was being sent. To drop gradients, call "
             "optimizer.zero_grad() on all ranks, and no step()"
         )
-    if gradient is flight.gradient and flight.is_untouched():
+    if flight.is_of(gradient):
         return None
     what = "changed" if gradient is flight.gradient else "replaced"
     return (

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 import torch
 from torch import Tensor
 
@@ -18,11 +19,7 @@ from byteps.torch.transfers import Pending
 from byteps.wire import TensorSpec
 
 Reference = Callable[[], "Tensor | None"]
-
-
-def nothing() -> Tensor | None:
-    """A reference to no tensor."""
-    return None
+"""A weak one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +54,7 @@ class Exchange:
         )
 
 
-@dataclass(slots=True)
-class Flight:
+class Flight(msgspec.Struct):
     """A gradient that was sent.
 
     Attributes:
@@ -75,9 +71,9 @@ class Flight:
     context: Any
     pending: Pending
 
-    def is_untouched(self) -> bool:
-        """Whether nobody has written to the gradient since it was sent."""
-        return self.gradient._version == self.version
+    def is_of(self, gradient: Tensor | None) -> bool:
+        """Whether this gradient was sent, and nobody has written to it since."""
+        return gradient is self.gradient and gradient._version == self.version
 
 
 @dataclass(eq=False)
@@ -95,7 +91,7 @@ class Slot:
         order: Number of the last firing among those of all parameters.
         expected: After how many firings to send; None until a round has shown it.
         eager: Whether to send before the round is closed: not while rounds drop gradients.
-        gradient: The gradient that fired last.
+        gradient: The gradient that fired last in this round.
         used: The gradient that the last step used.
         used_version: Its version then.
         flight: The gradient in flight.
@@ -113,8 +109,8 @@ class Slot:
     order: int = 0
     expected: int | None = None
     eager: bool = True
-    gradient: Reference = nothing
-    used: Reference = nothing
+    gradient: Reference | None = None
+    used: Reference | None = None
     used_version: int = 0
     flight: Flight | None = None
     unread: bool = False
@@ -129,11 +125,17 @@ class Slot:
     def is_used(self) -> bool:
         """Whether the parameter's gradient is what a step has used already."""
         gradient = self.parameter.grad
-        return gradient is not None and self.used() is gradient and gradient._version == self.used_version
+        if gradient is None or self.used is None:
+            return False
+        return self.used() is gradient and gradient._version == self.used_version
 
     def adds_to_used(self, gradient: Tensor) -> bool:
-        """Whether a firing only added to what the last step used, as another model's backward pass does."""
-        if self.fired or self.used() is not gradient or gradient._version != self.used_version + 1:
+        """Whether a firing only added to what the last step used, as another model's backward pass does.
+
+        Args:
+            gradient: What the last step used.
+        """
+        if self.fired or gradient._version != self.used_version + 1:
             return False
         self.used_version = gradient._version
         return True
@@ -144,4 +146,4 @@ class Slot:
             self.expected = self.count
         self.eager = self.fired == self.count
         self.fired = self.count = 0
-        self.gradient = nothing
+        self.gradient = None

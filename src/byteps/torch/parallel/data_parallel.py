@@ -134,7 +134,7 @@ class DistributedDataParallel(Module):
         tensors = [tensor for tensor in _tensors_in(output) if tensor.requires_grad]
         for tensor in tensors:
             tensor.register_hook(lambda gradient: self._begin())
-        reducer.started = _nothing if tensors else _calling(weakref.WeakMethod(self._begin))
+        reducer.started = None if tensors else _calling(weakref.WeakMethod(self._begin))
 
     def _begin(self) -> None:
         """At the start of a backward pass."""
@@ -154,10 +154,6 @@ class DistributedDataParallel(Module):
         assert self._reducer is not None
         self._reducer.enabled = False
         self._reducer.close_round()
-
-
-def _nothing() -> None:
-    pass
 
 
 def _calling(method: weakref.WeakMethod[Callable[[], None]]) -> Callable[[], None]:

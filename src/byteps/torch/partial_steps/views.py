@@ -26,7 +26,7 @@ def snapshot(optimizer: Optimizer) -> dict[int, Group]:
     groups: dict[int, Group] = {}
     for group in optimizer.param_groups:
         kept = {name: _kept(value) for name, value in group.items() if name != "params"}
-        groups.update((id(parameter), kept) for parameter in group["params"])
+        groups.update(dict.fromkeys(map(id, group["params"]), kept))
     return groups
 
 
