@@ -23,7 +23,7 @@ import torch
 import byteps.torch as bps
 from benchmarks.common import Row, main, run_job, save_result
 from byteps.adapters.current import current
-from byteps.communicator import ParameterServer
+from byteps.communicator.parameter_server import ParameterServer
 
 TENSORS = 8
 TENSOR_BYTES = 64 << 20

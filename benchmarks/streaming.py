@@ -16,7 +16,7 @@ import torch
 import byteps.torch as bps
 from benchmarks.peers.answers import answer_requests, wait_until
 from byteps.adapters.current import current
-from byteps.communicator import ParameterServer
+from byteps.communicator.parameter_server import ParameterServer
 
 URGENT_BYTES = 64 << 10
 

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Protocol
+
+import msgspec
 
 from byteps.dtypes import DType, ReduceOp
 
@@ -62,8 +63,7 @@ def nodes_of(places: Sequence[str]) -> list[list[int]]:
     return list(found.values()) if shared else []
 
 
-@dataclass(frozen=True, slots=True)
-class Arithmetic:
+class Arithmetic(msgspec.Struct, frozen=True):
     """What is done to contributions: scaled, reduced by ``op``, divided, scaled again and rounded."""
 
     op: ReduceOp
@@ -72,8 +72,7 @@ class Arithmetic:
     divisor: int = 1
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
+class Plan(msgspec.Struct, frozen=True):
     """How a tensor is summed in two steps.
 
     Attributes:

@@ -10,7 +10,8 @@ from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from byteps import _native
-from byteps.communicator import Alone, Communicator, Engine, ParameterServer
+from byteps.communicator import Alone, Communicator, Engine
+from byteps.communicator.parameter_server import ParameterServer
 from byteps.config import Config
 from byteps.control import ControlClient, Relay
 from byteps.diagnostics import DumpOnSignal

@@ -21,11 +21,12 @@ from typing import TypeVar
 import msgspec
 
 from byteps import _native
-from byteps.communicator import Communicator, Engine, ParameterServer
+from byteps.communicator import Communicator, Engine
 from byteps.communicator.all_reduce import AllReduce
 from byteps.communicator.in_process import InProcessGroup
 from byteps.communicator.node_collectives import NodeEngine
 from byteps.communicator.node_first import NodeFirst
+from byteps.communicator.parameter_server import ParameterServer
 from byteps.config import Config
 from byteps.control import ControlClient, Relay
 from byteps.coordinator.core import Coordinator, Outbox

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from byteps.communicator import ParameterServer
+from byteps.communicator.parameter_server import ParameterServer
 from byteps.dtypes import ReduceOp
 from byteps.session import Session
 from byteps.testing import run_ranks

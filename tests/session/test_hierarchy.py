@@ -17,7 +17,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from byteps.communicator import ParameterServer
+from byteps.communicator.parameter_server import ParameterServer
 from byteps.config import Config
 from byteps.dtypes import DType, ReduceOp
 from byteps.errors import ConfigError, JoinError

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from byteps.communicator import ParameterServer
+from byteps.communicator.parameter_server import ParameterServer
 from byteps.control import ControlClient
 from byteps.dtypes import ReduceOp
 from byteps.errors import BytePSError, ConfigError, DeclarationError

@@ -5,8 +5,9 @@ from __future__ import annotations
 import ctypes
 import zlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import TypeVar
+
+import msgspec
 
 from byteps.dtypes import DType
 from byteps.session import Buffer
@@ -17,8 +18,7 @@ Make = Callable[[tuple[int, ...]], tuple[ResultT, Buffer]]
 """Makes a tensor of a shape (the dtype is known) to hold a result, and says where its memory is."""
 
 
-@dataclass(frozen=True, slots=True)
-class Block:
+class Block(msgspec.Struct, frozen=True):
     """A tensor whose elements lie in order in memory; nobody may write there while it is in use."""
 
     dtype: DType

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, TypeVar, cast
 from byteps.communicator import Engine
 from byteps.config import Config, resolve
 from byteps.errors import NotInitialized
-from byteps.joining import connect
 from byteps.logs import set_up_logging
 from byteps.session import Session
 
@@ -48,6 +47,8 @@ def init(
     Raises:
         ConfigError, JoinError, HandshakeError: why this process cannot be a member.
     """
+    from byteps.joining import connect  # much to import, and only needed here
+
     global _current
     if _current is not None:
         return _current

@@ -8,10 +8,10 @@ everything (all-reduce), everybody gets all rows and keeps its own.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from byteps.adapters import records
@@ -25,8 +25,7 @@ from byteps.session import Buffer
 from byteps.wire import TensorSpec
 
 
-@dataclass(frozen=True, slots=True)
-class _Piece:
+class _Piece(msgspec.Struct, frozen=True):
     """Rows on their way from one rank.
 
     Attributes:

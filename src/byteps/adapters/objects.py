@@ -10,7 +10,6 @@ import enum
 import pickle
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 import msgspec
@@ -20,8 +19,7 @@ _NATIVE: Final = frozenset({type(None), bool, float, str, bytes})
 _INTEGER_RANGE: Final = range(-(2**63), 2**64)
 
 
-@dataclass(frozen=True)
-class Kind:
+class Kind(msgspec.Struct, frozen=True):
     """A type that msgpack does not know.
 
     Attributes:

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -21,8 +22,7 @@ from byteps.wire import TensorSpec
 __all__ = ["ProcessSet", "add_process_set", "global_process_set", "remove_process_set"]
 
 
-@dataclass(frozen=True, slots=True)
-class Group:
+class Group(msgspec.Struct, frozen=True):
     """The ranks that take part in an operation, of which this one is a member.
 
     Attributes:

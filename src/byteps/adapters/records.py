@@ -7,8 +7,8 @@ and every rank comes to the same verdict about what does not fit together.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -24,8 +24,7 @@ _ABSENT, _HEAD = 0, 2  # a column for the dtype (from 1 up; 0: the rank has join
 COLUMNS = _HEAD + MOST_DIMENSIONS
 
 
-@dataclass(frozen=True, slots=True)
-class Record:
+class Record(msgspec.Struct, frozen=True):
     """What one rank has said of one tensor.
 
     Attributes:

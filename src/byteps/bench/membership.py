@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from byteps.communicator import ParameterServer
+from byteps.communicator.parameter_server import ParameterServer
 from byteps.config import Config
 from byteps.dtypes import DType, ReduceOp
 from byteps.errors import ConfigError

@@ -1,8 +1,8 @@
 """What a session drives: declares tensors and carries out their rounds.
 
-``ParameterServer`` sends them through the servers. ``AllReduce`` schedules a framework's collectives.
-``Alone`` serves a job of one worker: nothing is sent. Most jobs need no ``all_reduce``, which is therefore
-imported only where it is used.
+``parameter_server`` sends them through the servers. ``all_reduce`` schedules a framework's collectives.
+``Alone`` serves a job of one worker: nothing is sent. A job needs one of them, which is therefore imported
+only where it is used.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ from byteps.communicator.interface import (
     Communicator,
     Transfer,
 )
-from byteps.communicator.parameter_server import ParameterServer
 
 __all__ = [
     "CLOSED",
@@ -39,6 +38,5 @@ __all__ = [
     "Done",
     "Engine",
     "Meeting",
-    "ParameterServer",
     "Transfer",
 ]

@@ -10,8 +10,9 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Protocol
+
+import msgspec
 
 from byteps.communicator.meter import Meter
 from byteps.control import ControlClient
@@ -37,8 +38,7 @@ class Tunable(Protocol):
         """Bytes per second of the link, and seconds that a partition costs besides; 0 if not known."""
 
 
-@dataclass(slots=True)
-class _Change:
+class _Change(msgspec.Struct):
     """One message, and whether its settings are in force."""
 
     message: Retune

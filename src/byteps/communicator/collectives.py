@@ -5,9 +5,9 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Protocol
 
+import msgspec
 import numpy as np
 
 from byteps.communicator.board import Board
@@ -20,8 +20,7 @@ _TRIALS = 12
 """Tiny collectives, the fastest of which is the latency: a machine where jobs start is busy otherwise."""
 
 
-@dataclass(frozen=True, slots=True)
-class Collective:
+class Collective(msgspec.Struct, frozen=True):
     """What all ranks do together, each with a region of its memory.
 
     Attributes:
@@ -64,8 +63,7 @@ class Collectives(Protocol):
         """End connections and threads. Collectives in progress fail, here or at the other ranks."""
 
 
-@dataclass(frozen=True, slots=True)
-class Meeting:
+class Meeting(msgspec.Struct, frozen=True):
     """What an engine needs to find the other ranks.
 
     Attributes:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from byteps.wire import Measured, Retune
 
@@ -17,8 +18,7 @@ _BAD_STEPS = 2
 """So many steps in a row must be too long to end a measurement: one may have met something that passes."""
 
 
-@dataclass(frozen=True, slots=True)
-class Report:
+class Report(msgspec.Struct, frozen=True):
     """Steps that were measured."""
 
     number: int

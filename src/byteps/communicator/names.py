@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Concatenate, Generic, ParamSpec, Protocol, TypeVar
+
+import msgspec
 
 from byteps.communicator.changes import Changes
 from byteps.communicator.interface import OK, Transfer
@@ -43,8 +44,7 @@ class Plane(Protocol):
         """The tensor's round in flight, if there is one, ends with ``RETRACTED``."""
 
 
-@dataclass(slots=True)
-class _Tensor:
+class _Tensor(msgspec.Struct):
     spec: TensorSpec
     id: int
     generation: int

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 import msgspec
@@ -82,8 +81,7 @@ class NodeCollectives(Protocol):
         """End connections, once what was begun is over."""
 
 
-@dataclass(frozen=True, slots=True)
-class NodeMeeting(Meeting):
+class NodeMeeting(Meeting, frozen=True):
     """What an engine needs to find the other ranks of its node.
 
     Attributes:

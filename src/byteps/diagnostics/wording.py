@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 Missing = Sequence[tuple[int, float]]
 """(rank, seconds since it was last heard) of those who have not contributed to a round."""
@@ -14,8 +15,7 @@ _SHOWN = 20
 _UNITS = ("B", "KiB", "MiB", "GiB")
 
 
-@dataclass(frozen=True, slots=True)
-class Round:
+class Round(msgspec.Struct, frozen=True):
     """A round in flight on a worker.
 
     Attributes:
@@ -35,8 +35,7 @@ class Round:
     late: Missing | None
 
 
-@dataclass(frozen=True, slots=True)
-class OpenRound:
+class OpenRound(msgspec.Struct, frozen=True):
     """A round that a server sums: one partition.
 
     Attributes:

@@ -13,7 +13,8 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
-from byteps.communicator import Engine, ParameterServer
+from byteps.communicator import Engine
+from byteps.communicator.parameter_server import ParameterServer
 from byteps.config import Config
 from byteps.diagnostics import count
 from byteps.doctor.findings import Finding, Pair, fail, ok, warn

@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import socket
 import time
-from dataclasses import dataclass
+
+import msgspec
 
 from byteps import _native
 from byteps.config import Config
@@ -16,8 +17,7 @@ from byteps.transport.memory import Memory, NotShared, Window
 from byteps.transport.ucx import Library, NoUcx, connect
 
 
-@dataclass(frozen=True, slots=True)
-class Meeting:
+class Meeting(msgspec.Struct, frozen=True):
     """What came of a meeting.
 
     Attributes:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -22,8 +21,7 @@ Reference = Callable[[], "Tensor | None"]
 """A weak one."""
 
 
-@dataclass(frozen=True, slots=True)
-class Exchange:
+class Exchange(msgspec.Struct, frozen=True):
     """How gradients are sent.
 
     Attributes:
@@ -76,8 +74,7 @@ class Flight(msgspec.Struct):
         return gradient is self.gradient and gradient._version == self.version
 
 
-@dataclass(eq=False)
-class Slot:
+class Slot(msgspec.Struct, eq=False, weakref=True):
     """The state of one parameter.
 
     Attributes:

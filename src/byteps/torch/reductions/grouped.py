@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
+import msgspec
 import torch
 from torch import Tensor
 
@@ -25,8 +26,7 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 
-@dataclass(frozen=True, slots=True)
-class _Together:
+class _Together(msgspec.Struct, frozen=True):
     """A grouped allreduce with its arguments resolved: one reduction for each tensor."""
 
     reductions: Sequence[Reduction]
