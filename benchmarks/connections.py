@@ -1,14 +1,17 @@
 """How many connections does TCP need between a worker and a server? Each is on a host of its own; push_pull.
 
 Links are as fast as the machine, with one worker and server and with two of each, or have 200 Mbit/s, and
-50 ms to the other end and back. One job for each number of connections, by turns, and one that is left to
-choose (``default``). ``first`` is a job's first exchange, over links that have not been used yet; ``stream``
-is the median of the later ones. Exchanges in which the default may go over to more connections do not count.
+50 ms to the other end and back. One job for each number of connections, by turns in any order, and one that
+is left to choose (``default``). ``first`` is a job's first exchange, over links that have not been used yet;
+``stream`` is the median of the later ones. Exchanges in which the default may go over to more connections do
+not count. Jobs with the same setting differ by a tenth and more for as long as they run, so there are
+several, one set after the other.
 """
 
 from __future__ import annotations
 
 import argparse
+import random
 import statistics
 import time
 from collections.abc import Sequence
@@ -30,7 +33,7 @@ ROUND_TRIP_S = 0.05
 # The default's part of the best.
 SHARE = 0.9
 # Until an exchange begins. Its tensors are written meanwhile, the first time to memory that is not there yet.
-LEAD_S, FIRST_LEAD_S = 0.5, 2.0
+LEAD_S, FIRST_LEAD_S = 0.25, 1.5
 
 
 @dataclass(frozen=True)
@@ -43,6 +46,7 @@ class Place:
         tensors: Of one exchange.
         nbytes: Of each tensor.
         turns: Exchanges of each job that count, beside the first.
+        jobs: With each setting.
     """
 
     name: str
@@ -50,48 +54,60 @@ class Place:
     tensors: int
     nbytes: int
     turns: int
+    jobs: int
 
 
 @dataclass(frozen=True)
 class Found:
-    """What one job did.
+    """What jobs with one setting did.
 
     Args:
-        rates: Bytes per second and direction of the exchanges that count.
-        connections: How many it used in the end, each worker to each server.
-        chosen_after: Exchanges before it did; 0: it did from the start.
+        firsts: Bytes per second and direction of each job's first exchange.
+        rates: Those of the later ones that count.
+        connections: How many they used in the end, each worker to each server.
+        chosen_after: Exchanges before they did; 0: they did from the start.
     """
 
+    firsts: list[float]
     rates: list[float]
     connections: int
     chosen_after: int
 
-    @property
-    def stream(self) -> float:
-        """Bytes per second over links that have been used."""
-        return statistics.median(self.rates[1:])
+    def joined(self, other: Found) -> Found:
+        """With another job's."""
+        connections = min(self.connections, other.connections)
+        chosen_after = max(self.chosen_after, other.chosen_after)
+        return Found(self.firsts + other.firsts, self.rates + other.rates, connections, chosen_after)
 
 
 def places() -> dict[str, Place]:
     """What can be chosen."""
     pair, four, distant = Cluster(2, ""), Cluster(4, ""), DistantHosts(2, RATE, ROUND_TRIP_S)
     return {
-        "pair": Place("as fast as can be, 1 worker, 1 server", pair, 4, 64 << 20, 11),
-        "four": Place("as fast as can be, 2 workers, 2 servers", four, 4, 64 << 20, 11),
-        "distant": Place(f"{RATE}, 50 ms, 1 worker, 1 server", distant, 2, 16 << 20, 5),
+        "pair": Place("as fast as can be, 1 worker, 1 server", pair, 4, 64 << 20, 11, 2),
+        "four": Place("as fast as can be, 2 workers, 2 servers", four, 4, 64 << 20, 9, 2),
+        "distant": Place(f"{RATE}, 50 ms, 1 worker, 1 server", distant, 2, 16 << 20, 5, 1),
     }
 
 
 def measure(place: Place, counts: Sequence[int]) -> dict[int, Found]:
-    """What each job does, by its setting of ``connections``."""
+    """What jobs do, by their setting of ``connections``."""
+    found = measure_once(place, counts)
+    for _ in range(place.jobs - 1):
+        found = {count: found[count].joined(each) for count, each in measure_once(place, counts).items()}
+    return found
+
+
+def measure_once(place: Place, counts: Sequence[int]) -> dict[int, Found]:
+    """What one job of each setting does."""
     with place.hosts as hosts:
         half = hosts.hosts // 2
         starter = Starter(hosts, range(half), range(half, hosts.hosts))
         jobs = {count: start(starter, count) for count in counts}
         found = {count: choose(place, job, count == DEFAULT) for count, job in jobs.items()}
         for _ in range(place.turns):
-            for count, job in jobs.items():
-                found[count].rates.append(exchange(place, job)[0])
+            for count in random.sample(counts, len(counts)):
+                found[count].rates.append(exchange(place, jobs[count])[0])
         for job in jobs.values():
             job.close()
     return found
@@ -100,13 +116,13 @@ def measure(place: Place, counts: Sequence[int]) -> dict[int, Found]:
 def choose(place: Place, job: Job, may_choose: bool) -> Found:
     """A job's first exchange, and those in which it may go over to more connections."""
     first, before = exchange(place, job, FIRST_LEAD_S)
-    found = Found([first], before, 0)
+    found = Found([first], [], before, 0)
     for number in range(1, CHOOSING if may_choose else 1):
         _, used = exchange(place, job)
         if found.chosen_after and number >= found.chosen_after:
             break
         if used != found.connections:
-            found = Found([first], used, number + AHEAD)
+            found = Found([first], [], used, number + AHEAD)
     return found
 
 
@@ -124,6 +140,11 @@ def start(starter: Starter, count: int) -> Job:
     return starter.byteps("stream", "benchmarks.streaming", settings)
 
 
+def median(rates: Sequence[float]) -> float:
+    """Of bytes per second, in Mbit/s."""
+    return statistics.median(rates) * 8e-6
+
+
 def main() -> None:
     """The command line."""
     parser = argparse.ArgumentParser(description="TCP with several connections between worker and server")
@@ -138,11 +159,11 @@ def main() -> None:
         place = places()[name]
         found = measure(place, counts)
         lines += [
-            [place.name, str(count or "default"), each.rates[0] * 8e-6, each.stream * 8e-6, each.connections]
+            [place.name, str(count or "default"), median(each.firsts), median(each.rates), each.connections]
             for count, each in found.items()
         ]
-        default, best = found[DEFAULT], max(each.stream for each in found.values())
-        rows.append(Row(f"{place.name}, default / best", default.stream / best, SHARE, least=True))
+        default, best = found[DEFAULT], max(median(each.rates) for each in found.values())
+        rows.append(Row(f"{place.name}, default / best", median(default.rates) / best, SHARE, least=True))
         if default.chosen_after:
             rows.append(Row(f"{place.name}, exchanges before more are used", default.chosen_after))
     table = Table(("links", "connections", "first Mbit/s", "stream Mbit/s", "used"), lines)
