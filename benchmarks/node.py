@@ -21,13 +21,15 @@ import torch.distributed
 import byteps.torch as bps
 from benchmarks.common import Row, main, run_job, save_result
 from benchmarks.loopback import timed
+from benchmarks.peers.answers import wait_until
 
 RANKS = 4
 NBYTES = 64 << 20
 SMALL_BYTES = 4 << 10
 REPEATS = 15
-# Ranks leave a barrier some milliseconds apart, which would count as work if there were little of it.
 IN_A_ROW = 5
+# From agreeing on a moment until it comes and all begin: they leave a barrier, too, milliseconds apart.
+LEAD_S = 0.02
 SMALL_REPEATS = 301
 WARM_UP = 3
 PIECE = 128 << 10
@@ -76,7 +78,7 @@ def large_times() -> list[list[float]]:
     for _ in range(WARM_UP + REPEATS):
         ours.fill_(bps.rank())
         gloo.fill_(bps.rank())
-        times.append([when(one) for one in work])
+        times.append([after_agreed_moment(one) for one in work])
         if not torch.equal(ours, gloo):
             raise RuntimeError(f"rank {bps.rank()}: push_pull and all_reduce give different sums")
     return on_all_ranks(times)[WARM_UP:]
@@ -93,21 +95,21 @@ def small_times() -> list[list[float]]:
     return times[WARM_UP:]
 
 
-def when(work: Callable[[], object]) -> tuple[float, float]:
-    """When work that all ranks begin together began and ended on this one, by the machine's clock."""
-    torch.distributed.barrier()
-    begin_s = time.monotonic()
+def after_agreed_moment(work: Callable[[], object]) -> float:
+    """How long after the moment at which all ranks begin work this one is done with it, seconds."""
+    moment = torch.tensor(time.monotonic() + LEAD_S, dtype=torch.float64)
+    torch.distributed.all_reduce(moment, torch.distributed.ReduceOp.MAX)  # all are done with what was before
+    wait_until(moment.item())
     for _ in range(IN_A_ROW):
         work()
-    return begin_s, time.monotonic()
+    return time.monotonic() - moment.item()
 
 
-def on_all_ranks(times: list[list[tuple[float, float]]]) -> list[list[float]]:
-    """From when the first rank began until the last had ended, for each of those in a row."""
+def on_all_ranks(times: list[list[float]]) -> list[list[float]]:
+    """Until the last rank is done, for each of those in a row."""
     gathered: list[Any] = [None] * RANKS
     torch.distributed.all_gather_object(gathered, times)
-    spans = np.array(gathered)  # rank, turn, work, begin and end
-    found: list[list[float]] = ((spans[..., 1].max(axis=0) - spans[..., 0].min(axis=0)) / IN_A_ROW).tolist()
+    found: list[list[float]] = (np.array(gathered).max(axis=0) / IN_A_ROW).tolist()
     return found
 
 
@@ -115,7 +117,8 @@ class Plain:
     """One rank's share of the work, without anybody to wait for."""
 
     def __init__(self) -> None:
-        self._tensor: Array = np.ones(NBYTES // 4, np.float32)
+        # Of torch, as the others' are: numpy puts its own on huge pages.
+        self._tensor: Array = torch.ones(NBYTES // 4).numpy()
         self._slots: list[Array] = [np.ones(PIECE // 4, np.float32) for _ in range(RANKS)]
 
     def run(self) -> None:

@@ -226,7 +226,20 @@ void Lane::flush_all() {
   if (beacon_ && beacon_->open_ && !beacon_->blocked_ && !beacon_->outbox_.empty()) flush(*beacon_);
 }
 
+void Lane::flush_early(Peer& peer) {
+  if (peer.open_ && !peer.blocked_ && !peer.outbox_.empty()) write_out(peer);
+}
+
 void Lane::flush(Peer& peer) {
+  if (!write_out(peer)) {
+    read_all_from(peer);  // what it sent before it went
+    lose(peer);
+  } else if (!peer.outbox_.empty()) {
+    block(peer);
+  }
+}
+
+bool Lane::write_out(Peer& peer) {
   const size_t before = peer.outbox_.queued_bytes();
   const bool alive = peer.outbox_.flush(*peer.link_);
   const size_t written = before - peer.outbox_.queued_bytes();
@@ -236,12 +249,7 @@ void Lane::flush(Peer& peer) {
   written_bytes_ += written;
   counters_.bytes_sent.fetch_add(written, std::memory_order_relaxed);
   if (written > 0) peer.last_sent_ = Clock::now();
-  if (!alive) {
-    read_all_from(peer);  // what it sent before it went
-    lose(peer);
-  } else if (!peer.outbox_.empty()) {
-    block(peer);
-  }
+  return alive;
 }
 
 void Lane::block(Peer& peer) {

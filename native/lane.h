@@ -108,6 +108,8 @@ class Lane {
   void send_all(const Header& header);
   void read_all_from(Peer& peer);  // what has come so far
   void flush_all();
+  // Amid the handling of a frame: who is lost, or takes no more, is for the next flush to find.
+  void flush_early(Peer& peer);
   bool is_quiet();  // the links have sent everything
   Peer* peer(uint32_t number) const { return number < peers_.size() ? peers_[number].get() : nullptr; }
   void close_all();
@@ -135,6 +137,7 @@ class Lane {
   void block_full_links();
   bool any_blocked() const;
   void flush(Peer& peer);
+  bool write_out(Peer& peer);  // false: it is gone
   void block(Peer& peer);
   void unblock(Peer& peer);
   void refresh_in_host();  // asks the kernel

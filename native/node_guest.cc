@@ -2,9 +2,15 @@
 #include <cstring>
 
 #include "node_lane.h"
+#include "stream_copy.h"
 #include "worker_lane.h"
 
 namespace byteps {
+namespace {
+
+constexpr uint64_t kLargeBytes = 1024 * 1024;
+
+}  // namespace
 
 bool NodeLane::on_guest_frame(uint32_t from, LocalStep step, const Header& header) {
   const Key key = key_of(header);
@@ -39,15 +45,17 @@ void NodeLane::warn(const Key& key, const Guest& guest, uint32_t rank) {
 // The answer is due even where this rank has given up the round: the owner waits for it.
 void NodeLane::put(const Key& key, const Guest* guest, uint32_t owner, const Header& header) {
   const auto slot = static_cast<uint32_t>(header.priority);
+  uint64_t bytes = 0;
   if (guest != nullptr && guest->transfer->source != nullptr) {
     const PartRef& part = guest->part;
-    const uint64_t bytes = piece_at(part, header.offset);
+    bytes = piece_at(part, header.offset);
     if (header.offset == 0) note(EventKind::pushing, *guest->transfer, part);
     std::memcpy(area(owner, slot, node_->place), guest->transfer->source + part.offset + header.offset,
                 bytes);
     if (header.offset + bytes == part.bytes) note(EventKind::pushed, *guest->transfer, part);
   }
   tell(owner, LocalStep::put, key, header.offset, header.priority);
+  moved(bytes);
 }
 
 void NodeLane::take(const Key& key, GuestMap::iterator at, uint32_t owner, const Header& header) {
@@ -57,8 +65,12 @@ void NodeLane::take(const Key& key, GuestMap::iterator at, uint32_t owner, const
   Guest& guest = at->second;
   if (guest.transfer->destination == nullptr) return;
   const uint64_t bytes = piece_at(guest.part, header.offset);
-  std::memcpy(guest.transfer->destination + guest.part.offset + header.offset, area(owner, slot, owner),
-              bytes);
+  std::byte* const to = guest.transfer->destination + guest.part.offset + header.offset;
+  const std::byte* const from = area(owner, slot, owner);
+  // What is so large has left the nearer caches again, and would drive the slots out of them.
+  guest.part.bytes >= kLargeBytes ? stream_copy(to, from, bytes)
+                                  : static_cast<void>(std::memcpy(to, from, bytes));
+  moved(bytes);
   guest.received += bytes;
   if (guest.received >= guest.part.bytes) end(at, Status::ok, 0);
 }

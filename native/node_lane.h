@@ -121,6 +121,7 @@ class NodeLane {
 
   void tell(uint32_t place, LocalStep step, const Key& key, uint64_t offset = 0, int32_t number = 0,
             uint32_t rank = 0, uint16_t flags = 0);
+  void moved(uint64_t bytes);
   void note(EventKind kind, const Transfer& transfer, const PartRef& part);
   void note_push(const Transfer& transfer, const PartRef& part);
   void arrive(const Key& key, Owned& owned, uint32_t place, Arrival how, int32_t priority);
@@ -164,6 +165,7 @@ class NodeLane {
   std::set<uint32_t> retracted_;                     // tensors
   std::vector<std::shared_ptr<Transfer>> finished_;  // not resolved yet
   uint64_t sequence_ = 0;
+  uint64_t moved_ = 0;  // since neighbours were told
 };
 
 }  // namespace byteps

@@ -124,6 +124,12 @@ void WorkerLane::tell(uint32_t place, Header header) {
   if (Peer* to = peer(first_neighbour_ + place)) send(*to, header);
 }
 
+void WorkerLane::flush_neighbours() {
+  for (uint32_t place = 0; place < node_->node().size(); ++place) {
+    if (Peer* to = peer(first_neighbour_ + place)) flush_early(*to);
+  }
+}
+
 // Servers want to know who will send nothing for now: others need not wait for it.
 Clock::time_point WorkerLane::after_events() {
   const auto now = Clock::now();

@@ -49,6 +49,7 @@ class WorkerLane final : public Lane {
   // For NodeLane.
   void push(Push push);
   void tell(uint32_t place, Header header);
+  void flush_neighbours();
   void record(EventKind kind, const Transfer& transfer, const PartRef& part, Clock::time_point at);
 
  private:

@@ -30,10 +30,13 @@ from byteps.security import (
     load_token,
     local_address,
 )
+from byteps.transport.memory import NotShared, receive_memory, send_memory
 from byteps.wire import Welcome
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _NETWORK = Path("/proc/self/ns/net")
+RING_BYTES = 64 << 10
+"""Of frames without payload, each way."""
 _SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 _HINT = "set BYTEPS_HIERARCHICAL=off if they cannot share memory"
 
@@ -129,7 +132,7 @@ class _Meeting:
         self._ranks = ranks
         self._place = ranks.index(welcome.rank)
         self._end_s = time.monotonic() + config.peer_timeout_s
-        self._sockets: dict[tuple[int, int], socket.socket] = {}  # by place and lane
+        self._links: dict[tuple[int, int], _native.Link] = {}  # by place and lane
         self._segments = {self._place: own.segment}
 
     def hold(self, worker: _native.Worker) -> None:
@@ -139,29 +142,27 @@ class _Meeting:
             for place in range(self._place):
                 for lane in range(lanes):
                     self._call(place, lane)
-            while len(self._sockets) < lanes * (len(self._ranks) - 1):
+            while len(self._links) < lanes * (len(self._ranks) - 1):
                 self._answer(lanes)
             segments = [self._segments[place] for place in range(len(self._ranks))]
             _join(worker, self._welcome, self._ranks, segments)
-            for (place, lane), sock in self._sockets.items():
-                worker.add_neighbour(place, lane, _native.socket_link(sock.detach()))
+            for (place, lane), link in self._links.items():
+                worker.add_neighbour(place, lane, link)
         finally:
-            for sock in self._sockets.values():
-                sock.close()
             for place, segment in self._segments.items():
                 if place != self._place:
                     os.close(segment)
 
     def _call(self, place: int, lane: int) -> None:
-        rank, sock = self._ranks[place], socket.socket(socket.AF_UNIX)
-        self._sockets[place, lane] = sock
-        sock.settimeout(self._left_s())
+        rank = self._ranks[place]
         try:
-            sock.connect(local_address(self._welcome.doors[place]))
-            check_user(sock)
-            handshake(sock, connect_steps(load_token(self._config), self._identity(lane)), self._left_s())
-            self._swap(sock, place, lane)
-        except (OSError, HandshakeError) as error:
+            with socket.socket(socket.AF_UNIX) as sock:
+                sock.settimeout(self._left_s())
+                sock.connect(local_address(self._welcome.doors[place]))
+                check_user(sock)
+                handshake(sock, connect_steps(load_token(self._config), self._identity(lane)), self._left_s())
+                self._swap(sock, place, lane)
+        except (OSError, HandshakeError, NotShared) as error:
             raise JoinError(
                 f"rank {self._welcome.rank} cannot share memory with rank {rank}, although both say that "
                 f"they run on one node: {error}; {_HINT}"
@@ -173,39 +174,42 @@ class _Meeting:
         try:
             sock, _ = self._own.listener.accept()
         except TimeoutError as error:
-            met = {place for place, _ in self._sockets} | {self._place}
+            met = {place for place, _ in self._links} | {self._place}
             missing = [rank for place, rank in enumerate(self._ranks) if place not in met]
             raise JoinError(
                 f"rank {self._welcome.rank} waited {self._config.peer_timeout_s:g} s in vain for ranks "
                 f"{', '.join(map(str, missing))}, which say that they run on its node; {_HINT}"
             ) from error
         try:
-            check_user(sock)
-            steps = accept_steps(load_token(self._config), self._identity(0), self._objection(lanes))
-            peer = handshake(sock, steps, min(5.0, self._left_s()))
-            place = self._ranks.index(peer.number)
-            sock.settimeout(self._left_s())
-            self._swap(sock, place, peer.lane)
-        except (OSError, HandshakeError) as error:
-            sock.close()
+            with sock:
+                check_user(sock)
+                steps = accept_steps(load_token(self._config), self._identity(0), self._objection(lanes))
+                peer = handshake(sock, steps, min(5.0, self._left_s()))
+                sock.settimeout(self._left_s())
+                self._swap(sock, self._ranks.index(peer.number), peer.lane)
+        except (OSError, HandshakeError, NotShared) as error:
             _log.warning("rank %d turned a local connection away: %s", self._welcome.rank, error)
-        else:
-            self._sockets[place, peer.lane] = sock
 
     def _objection(self, lanes: int) -> Callable[[Identity], str]:
         def check(peer: Identity) -> str:
             expected = peer.role == "worker" and peer.number in self._ranks[self._place + 1 :]
             if not expected or peer.lane >= lanes:
                 return f"rank {self._welcome.rank} expects no {peer} on its node"
-            taken = (self._ranks.index(peer.number), peer.lane) in self._sockets
+            taken = (self._ranks.index(peer.number), peer.lane) in self._links
             return f"rank {peer.number} is here already" if taken else ""
 
         return check
 
     def _swap(self, sock: socket.socket, place: int, lane: int) -> None:
-        """Pass on the descriptor of the memory, and get the other's."""
-        if lane:
-            return
+        """Agree on the memory that frames go through, then swap that of tensors: one for all lanes."""
+        ring = send_memory(sock, RING_BYTES) if place < self._place else receive_memory(sock)
+        with contextlib.closing(ring):
+            link = ring.link(sock)
+        if lane == 0:
+            self._swap_segments(sock, place)
+        self._links[place, lane] = link
+
+    def _swap_segments(self, sock: socket.socket, place: int) -> None:
         socket.send_fds(sock, [b"m"], [self._own.segment])
         data, descriptors, _, _ = socket.recv_fds(sock, 1, 1, socket.MSG_CMSG_CLOEXEC)
         if not data or not descriptors:

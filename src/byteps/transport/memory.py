@@ -143,14 +143,7 @@ class Window:
             steps = accept_steps(self._token, self._worker, self._reason_to_refuse)
             handshake(sock, steps, max(end_s - time.monotonic(), 0))
             sock.settimeout(max(end_s - time.monotonic(), 1e-6))
-            count, received, _, _ = socket.recv_fds(sock, 1, _MOST_DESCRIPTORS, socket.MSG_CMSG_CLOEXEC)
-        memory = Memory(received, is_first=False)
-        if [*count] != [len(received)]:
-            memory.close()
-            raise HandshakeError(
-                "not all descriptors of shared memory arrived; raise the limit of open files (ulimit -n)"
-            )
-        return memory
+            return receive_memory(sock)
 
     def _reason_to_refuse(self, peer: Identity) -> str:
         expected = (self._server.role, self._server.number)
@@ -190,7 +183,7 @@ async def hand_over(
             peer = await async_handshake(asyncio.get_running_loop(), sock, steps, limit_s)
             if (peer.role, peer.number, peer.lane) != (worker.role, worker.number, worker.lane):
                 raise HandshakeError(f"the {peer} waits at the window of the {worker}")
-            return _send(sock, sums)
+            return send_memory(sock, RING_BYTES, sums)
     except ConnectionRefusedError as error:
         reason = "they are on different hosts, or in different network namespaces"
         raise NotShared(reason, near=False) from error
@@ -198,8 +191,17 @@ async def hand_over(
         raise NotShared(_text(error), near=True) from error
 
 
-def _send(sock: socket.socket, sums: _native.SumMemory | None) -> Memory:
-    memory = Memory(_create(), is_first=True, sums=sums)
+def send_memory(sock: socket.socket, ring_bytes: int, sums: _native.SumMemory | None = None) -> Memory:
+    """Make memory and pass it on over a connection between two processes of a host.
+
+    Args:
+        ring_bytes: what fits into it each way.
+        sums: what the other end may read besides.
+
+    Raises:
+        OSError: there is no memory, or the other end is gone.
+    """
+    memory = Memory(_create(ring_bytes), is_first=True, sums=sums)
     try:
         if sums is not None:
             memory.descriptors.append(os.dup(sums.descriptor()))
@@ -210,12 +212,29 @@ def _send(sock: socket.socket, sums: _native.SumMemory | None) -> Memory:
     return memory
 
 
-def _create() -> list[int]:
+def receive_memory(sock: socket.socket) -> Memory:
+    """The other end of ``send_memory``.
+
+    Raises:
+        HandshakeError: it did not come.
+        OSError: the other end is gone.
+    """
+    count, received, _, _ = socket.recv_fds(sock, 1, _MOST_DESCRIPTORS, socket.MSG_CMSG_CLOEXEC)
+    memory = Memory(received, is_first=False)
+    if [*count] != [len(received)]:
+        memory.close()
+        raise HandshakeError(
+            "not all descriptors of shared memory arrived; raise the limit of open files (ulimit -n)"
+        )
+    return memory
+
+
+def _create(ring_bytes: int) -> list[int]:
     try:
-        return _native.create_shared_memory(RING_BYTES)
+        return _native.create_shared_memory(ring_bytes)
     except OSError as error:
         raise OSError(
-            error.errno, f"cannot have {size(2 * RING_BYTES)} of shared memory: {error.strerror}"
+            error.errno, f"cannot have {size(2 * ring_bytes)} of shared memory: {error.strerror}"
         ) from error
 
 
