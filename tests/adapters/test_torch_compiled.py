@@ -19,7 +19,8 @@ from byteps.torch.parallel import DistributedDataParallel
 from .conftest import Ranks
 
 WIDTH = 512
-BATCH = 384
+BATCH = 1024
+"""So that hooks, which wait for other threads of Python on a busy machine, take no tenth of a pass."""
 MOST_STEPS = 100
 """On a busy machine it takes more than five until three in a row are late."""
 SILENT_STEPS = 12
